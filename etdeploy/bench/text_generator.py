@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Literal, Protocol, cast
+from typing import Literal
 
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.diagnosis import TEXT, run_error
 from etdeploy.bench.generation_workload import encoder_run
-from etdeploy.bench.threads import choose_threads
+from etdeploy.bench.program_run import PROGRAM, ProgramRun, open_run_folder
+from etdeploy.bench.records.generation import SpeculatedCalls, speculated
 from etdeploy.bench.units import duration
 from etdeploy.core import cancel
 from etdeploy.core.console import count
 from etdeploy.core.errors import Interrupted, RunError, UsageError
-from etdeploy.core.files.basic import write_atomic
 from etdeploy.core.values import Value
-from etdeploy.devices.base import Bundle, Device, DeviceState, RunOutcome, StreamingRun
-from etdeploy.program.folder import PROGRAM_FILE
-from etdeploy.program.generation import Generation
+from etdeploy.devices.base import Bundle, Device
+from etdeploy.program.generation import Draft, Generation
 from etdeploy.program.tokenizer import TextStream, Tokenizer
-from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.model import BenchmarkGeneration, Recipe, Speculation
 from etdeploy.runner.generation import (
+    CallCounts,
     GenerationResults,
     PromptRun,
     Sampling,
@@ -36,29 +33,22 @@ from etdeploy.runner.generation import (
 )
 from etdeploy.runner.protocol import load_results_as
 
-PROGRAM = f"{{bundle}}/{PROGRAM_FILE}"
-"""The program, as a runner on the device sees it."""
 _REQUEST, _PROMPT, _RESULTS = "request.txt", "prompt.bin", "results.json"
 
 
 @dataclass(frozen=True)
-class TextGenerator:
+class TextGenerator(ProgramRun):
     """A program that a runner loads for each prompt.
 
-    `folder` is the run's folder on the device, which is locked; `here` is a folder for files that
-    are sent and received. The recipe gives the time limit and the number of threads. `encoder` are
-    the files of the encoder's inputs, by their names; empty for a program without one. `simulated`
-    says what computes in place of a device's processor, whose times are none of the device's.
+    Attributes:
+        generation: How the program is called.
+        encoder: The files of the encoder's inputs, by their names; empty for a program without one.
+        draft: What proposes tokens, if the recipe names one.
     """
 
-    device: Device
-    folder: StreamingRun
     generation: Generation
-    recipe: Recipe
-    log: Path
-    here: Path
     encoder: Mapping[str, Path] = field(default_factory=dict)
-    simulated: Simulated | None = None
+    draft: Draft | None = None
 
     def generate(
         self,
@@ -99,56 +89,38 @@ class TextGenerator:
             token_ids=run.token_ids,
             stopped=run.stopped,
             encode_ms=next(iter(results.encode_ms), None),
+            speculation=self.speculated(run, len(run.token_ms)),
         )
 
+    def furthest(self, tokens: int) -> int:
+        """The furthest end of a call of a text: one with wrong proposals ends behind the text."""
+        ahead = self.generation.verify_tokens if self.speculation != "none" else 0
+        return min(tokens + ahead, self.generation.context)
+
     def _send(self, prompt: Sequence[int], new_tokens: int, sampling: Sampling) -> None:
+        """Sends a request and its prompt."""
         point = PromptRun(name="prompt", new_tokens=new_tokens, path=_PROMPT)
         request = request_lines(
             self.generation.methods, sampling, self.generation.stop_ids, [point],
             rewind=self.generation.rewind, encoder=encoder_run(self.generation.encoder),
-            static_cache=self.generation.static_cache,
+            static_cache=self.generation.static_cache, speculation=self.speculation,
+            draft=self.draft,
         )  # fmt: skip
         for name, path in self.encoder.items():
             self.folder.put(path, name)
         self.put(_REQUEST, request)
         self.put(_PROMPT, prompt_bytes(prompt))
 
-    def put(self, name: str, content: str | bytes) -> None:
-        """Writes a file in the run's folder."""
-        write_atomic(self.here / name, content)
-        self.folder.put(self.here / name, name)
-
     @property
-    def threads(self) -> int:
-        """The number of threads that the recipe requests; 0 for ExecuTorch's choice."""
-        requested = self.recipe.runtime.threads
-        if not isinstance(requested, int | str):
-            return 0
-        state = self.device.state() if isinstance(requested, str) else DeviceState()
-        return choose_threads(requested, state).numbers[0]
+    def speculation(self) -> Speculation:
+        """What the recipe requests."""
+        return (self.recipe.benchmark.generation or BenchmarkGeneration()).speculation
 
-    def is_failure(self, outcome: RunOutcome) -> bool:
-        """Whether the runner failed; writes its stderr to the log.
-
-        Raises Interrupted when a stop ended it.
-        """
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.log, outcome.stderr)
-        if outcome.exit_code != 0:
-            cancel.checkpoint()
-        return outcome.exit_code != 0
-
-    def failure(self, outcome: RunOutcome) -> RunError:
-        """The error for a runner that failed."""
-        return run_error(
-            outcome,
-            TEXT,
-            self.recipe,
-            self.device.name,
-            self.log,
-            self.device.capabilities,
-            iterations=1,
-        )
+    def speculated(self, counts: CallCounts, tokens: int) -> SpeculatedCalls | None:
+        """What speculation did in a text of so many tokens after the first; None without it."""
+        if self.speculation == "none":
+            return None
+        return speculated([counts], tokens, has_draft=self.draft is not None)
 
 
 class _Tokens:
@@ -180,22 +152,6 @@ class _Tokens:
         self.stop.set()
 
 
-class GenerationProtocol(Protocol):
-    """A program that generates text, in one process or in one for each prompt."""
-
-    @property
-    def generation(self) -> Generation: ...
-
-    def generate(
-        self,
-        prompt: Sequence[int],
-        new_tokens: int,
-        sampling: Sampling,
-        on_token: Callable[[int], None],
-        stop: cancel.Flag | None = None,
-    ) -> GenerationOutput: ...
-
-
 @contextmanager
 def open_generator(
     device: Device,
@@ -209,22 +165,14 @@ def open_generator(
 
     Raises UsageError if the device cannot stream a program's output. The device must be locked.
     """
-    if not device.capabilities.streams:
-        raise UsageError(
-            f"{device.name} cannot stream the output of a running program",
-            remedy="Use another device (etdeploy devices), or measure on this one: etdeploy run",
-        )
-    device.end_leftovers()
-    started = datetime.now(timezone.utc)
-    run_id = f"{started:%Y%m%d-%H%M%S-%f}-text"
-    with TemporaryDirectory(prefix="etdeploy-") as here, device.open_run(bundle, run_id) as folder:
-        streaming = cast(StreamingRun, folder)
+    with open_run_folder(device, bundle, "text") as (folder, here):
         yield TextGenerator(
-            device, streaming, generation, recipe, log, Path(here), encoder or {}, bundle.simulated
-        )
+            device, folder, recipe, log, here, bundle.simulated, generation, encoder or {},
+            bundle.draft,
+        )  # fmt: skip
 
 
-Stopped = Literal["stop_token", "max_new_tokens", "context_full"]
+Stopped = Literal["stop_token", "max_new_tokens", "context_full", "interrupted"]
 
 
 class GenerationOutput(Value):
@@ -232,7 +180,8 @@ class GenerationOutput(Value):
 
     `prefilled` counts the tokens of the prompt that were not in the cache and had to be computed;
     `first_token_ms` is since the prefill began; `encode_ms` is the time of the encoder before it.
-    `stopped` is whether a stop token, the last of `token_ids`, ended the text.
+    `stopped` is whether a stop token, the last of `token_ids`, ended the text, and `interrupted`
+    whether the caller did, perhaps before the first token. `speculation` is None without it.
     """
 
     prefilled: int
@@ -240,7 +189,9 @@ class GenerationOutput(Value):
     token_ms: tuple[float, ...]
     token_ids: tuple[int, ...]
     stopped: bool
+    interrupted: bool = False
     encode_ms: float | None = None
+    speculation: SpeculatedCalls | None = None
 
 
 class Answer(Value):
@@ -256,6 +207,7 @@ class Answer(Value):
     stopped: Stopped
     seed: int | None = None
     encode_ms: float | None = None
+    speculation: SpeculatedCalls | None = None
 
 
 def remaining_context(generation: Generation, prompt_tokens: int) -> int:
@@ -295,6 +247,8 @@ def make_answer(
     """Return the answer; `remaining` new tokens fit the context, and `requested` were requested."""
     tokens = len(output.token_ms)
     ended: Stopped = "context_full" if remaining < requested else "max_new_tokens"
+    if output.stopped or output.interrupted:
+        ended = "stop_token" if output.stopped else "interrupted"
     return Answer(
         prompt_tokens=len(prompt),
         cached_tokens=len(prompt) - output.prefilled,
@@ -303,9 +257,10 @@ def make_answer(
         ttft_ms=output.first_token_ms,
         prefill_tokens_per_s=tokens_per_s(output.prefilled, output.first_token_ms),
         decode_tokens_per_s=tokens_per_s(tokens, sum(output.token_ms)) if tokens else None,
-        stopped="stop_token" if output.stopped else ended,
+        stopped=ended,
         seed=sampling.seed if sampling and sampling.temperature else None,
         encode_ms=output.encode_ms,
+        speculation=output.speculation,
     )
 
 
@@ -323,6 +278,7 @@ def summary(answer: Answer, generation: Generation, simulated: Simulated | None 
         f"first token after {duration(answer.ttft_ms)}",
         f"prefill {answer.prefill_tokens_per_s:.1f} tokens/s ({_prompt_tokens(answer)})",
         *([] if decode is None else [f"decode {decode:.1f} tokens/s ({len(answer.token_ids):,})"]),
+        *([] if answer.speculation is None else [answer.speculation.text]),
         _explain_end(answer, generation),
         *([] if answer.seed is None else [f"--seed {answer.seed}"]),
     ]
@@ -337,6 +293,8 @@ def _prompt_tokens(answer: Answer) -> str:
 def _explain_end(answer: Answer, generation: Generation) -> str:
     if answer.stopped == "stop_token":
         return f"ended by the stop token {answer.token_ids[-1]}"
+    if answer.stopped == "interrupted":
+        return "stopped"
     if answer.stopped == "max_new_tokens":
         return f"ended by --max-new-tokens {len(answer.token_ids)}"
     return (

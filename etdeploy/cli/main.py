@@ -9,10 +9,8 @@ import importlib
 import io
 import os
 import sys
-import time
 from collections.abc import Mapping
 from difflib import get_close_matches
-from pathlib import Path
 
 import click
 
@@ -72,7 +70,11 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("run", "Measure again, even if nothing changed."),
     "generate": ("generate", "Let a language model on the device continue a text."),
     "chat": ("chat", "Talk with a language model on the device."),
+    "serve": ("serve", "Serve a language model on the device by OpenAI's API."),
+    "evaluate": ("evaluate", "Score a language model on the device, by a file of tasks."),
     "compare": ("compare", "Find out which of two recipes or runs is faster."),
+    "tune": ("tune", "Search the settings of a recipe that are best on a device."),
+    "diff": ("diff", "Locate the first node that a program computes wrongly."),
     "profile": ("report", "Show where the time of a run goes, and why."),
     "report": ("report", "Write runs as a page, as Markdown, or for other tools."),
     "history": ("history", "Show how a recipe's numbers changed over time, and when."),
@@ -157,6 +159,8 @@ def _help_width() -> int | None:
 
 def _report(error: EtdeployError) -> int:
     if isinstance(error, PluginError):
+        from etdeploy.cache.crash_log import keep_traceback
+
         keep_traceback(error)
     if not isinstance(error.__cause__, BrokenPipeError):
         console.message(f"error ({error.kind}): {error}")
@@ -185,18 +189,12 @@ def surroundings_error(error: Exception) -> EtdeployError | None:
     return None
 
 
-def keep_traceback(error: PluginError) -> None:
-    """Write the traceback to a file, and name it in the error, once."""
-    if error.log is None:
-        error.log = _written(_text(error, sys.argv[1:]))
-        if error.log:
-            error.remedy = f"{error.remedy}\nGive them the log: it contains the traceback."
-
-
 def report_bug(error: Exception, arguments: list[str]) -> None:
     """Write the traceback with versions to the cache's log folder, and name the file."""
-    text = _text(error, arguments)
-    log = _written(text)
+    from etdeploy.cache.crash_log import traceback_text, write_traceback
+
+    text = traceback_text(error, arguments)
+    log = write_traceback(text)
     if log is None:
         sys.stderr.write(text)
     console.message(
@@ -204,39 +202,3 @@ def report_bug(error: Exception, arguments: list[str]) -> None:
         f"  what to do: report it with {'this file' if log else 'the text above'}, which contains "
         "the traceback" + (f"\n  log: {log}" if log else "")
     )
-
-
-def _text(error: Exception, arguments: list[str]) -> str:
-    import platform
-    import traceback
-
-    system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    return (
-        f"etdeploy {__version__}, Python {platform.python_version()}, {system}\n"
-        f"arguments: {arguments}\n\n" + "".join(traceback.format_exception(error))
-    )
-
-
-def _written(text: str) -> Path | None:
-    """Write the text to the cache, else to a temporary file; return None if neither works.
-
-    A disk or folder that cannot be written to may be the cause of the bug.
-    """
-    import tempfile
-
-    from etdeploy.cache.workspace import Workspace
-    from etdeploy.core.files.basic import write_atomic
-    from etdeploy.core.hashing import digest_json
-
-    # Of several jobs, two may fail in the same second.
-    name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{digest_json(text)[:6]}.log"
-    try:
-        path = Workspace.opened().root / "logs" / name
-        write_atomic(path, text)
-    except (OSError, EtdeployError):
-        path = Path(tempfile.gettempdir()) / f"etdeploy-{name}"
-        try:
-            write_atomic(path, text)
-        except OSError:
-            return None
-    return path

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from etdeploy.apps.merge import Conflicts
-from etdeploy.cli.options import complete_device, job_options, options
+from etdeploy.cli.options import complete_device, options
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import UsageError
 from etdeploy.core.layout import fit
 from etdeploy.graph.job import StepName
+from etdeploy.graph.options import job_options
 
 if TYPE_CHECKING:
     from etdeploy.apps.merge import Written
@@ -138,9 +139,9 @@ def library_cpp(
     """
     from etdeploy.apps.cpp import KIND, require_library
     from etdeploy.apps.merge import require_project
-    from etdeploy.cli.invocation import run_recipe
     from etdeploy.core.console import lazy_task
     from etdeploy.graph.app_steps import write_cpp_library
+    from etdeploy.graph.invocation import run_recipe
     from etdeploy.recipe.load import load_recipes
     from etdeploy.targets.platforms import find_target, host_target
 
@@ -166,8 +167,8 @@ def _write(
     build: bool = False, library: bool = False, **values: Any,
 ) -> None:  # fmt: skip
     from etdeploy.apps.merge import require_project
-    from etdeploy.cli.invocation import run_recipe
     from etdeploy.graph.app_steps import copy_project
+    from etdeploy.graph.invocation import run_recipe
     from etdeploy.graph.job import AppOptions
 
     if device and device.partition(":")[0] != platform:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import job_options, options
+from etdeploy.cli.options import options
 from etdeploy.core import console
 from etdeploy.graph.job import StepName
+from etdeploy.graph.options import job_options
 
 if TYPE_CHECKING:
     from etdeploy.runner.model import BuiltRunner
@@ -32,7 +33,7 @@ def build(output: Path | None, as_json: bool, **values: Any) -> None:
     for one recipe and one device.
     """
     named = job_options(needs_device=False, **values)
-    from etdeploy.cli.invocation import (
+    from etdeploy.graph.invocation import (
         deliver,
         failure_in_short,
         job_json,
@@ -95,7 +96,7 @@ def _as_text(runner: BuiltRunner) -> str:
 @options("recipe", "set", "device", "target", "json", "quiet")
 def push(as_json: bool, **values: Any) -> None:
     """Copy the runner and the program to the device, unless they are already there."""
-    from etdeploy.cli.invocation import run_recipe
+    from etdeploy.graph.invocation import run_recipe
     from etdeploy.graph.job import load_bundle
 
     with run_recipe(job_options(**values), StepName.PUSH) as job:

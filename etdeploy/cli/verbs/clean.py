@@ -36,6 +36,7 @@ PARTS: dict[CacheKind, str] = {
     CacheKind.PARCELS: "programs and runners of farm nights, as links where possible; linked again",
     CacheKind.FETCHED: "files that another host of a farm sent; sent again",
     CacheKind.TRACES: "traces of runs that `etdeploy profile` has read; read again in seconds",
+    CacheKind.REFERENCES: "texts and logits of language models before quantization; computed again",
     CacheKind.LOGS: "bug reports",
 }
 

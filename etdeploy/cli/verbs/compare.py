@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from etdeploy.bench.records.stored import LAST, StoredRun, find_run
-from etdeploy.cli.options import DEFAULT_OUTPUT, complete_device, complete_recipe, options
+from etdeploy.cli.options import complete_device, complete_recipe, options
 from etdeploy.compare.model import Comparison, Verdict
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, Interrupted, UsageError
+from etdeploy.graph.options import DEFAULT_OUTPUT
 from etdeploy.recipe.find import bundled_recipes, packaged_recipe
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_each
 
@@ -169,7 +170,7 @@ def _refuse(options: Sequence[str]) -> None:
 
 
 def _measured(a: str, b: str | None, options: CompareOptions) -> tuple[StoredRun, StoredRun]:
-    from etdeploy.cli.invocation import RecipePair, measure_pair
+    from etdeploy.graph.invocation import RecipePair, measure_pair
 
     first = (f"benchmark.runs={RUNS}", *options.overrides)
     last = () if options.runs is None else (f"benchmark.runs={options.runs}",)

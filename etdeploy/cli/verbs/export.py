@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import job_options, options
+from etdeploy.cli.options import options
 from etdeploy.core import console
 from etdeploy.core.layout import fit
 from etdeploy.graph.job import StepName
+from etdeploy.graph.options import job_options
 
 if TYPE_CHECKING:
     from etdeploy.program.folder import Provenance
@@ -35,7 +36,7 @@ def export(output: Path | None, as_json: bool, **values: Any) -> None:
     Several recipes are exported in parallel; --output is for one.
     """
     named = job_options(**values)
-    from etdeploy.cli.invocation import (
+    from etdeploy.graph.invocation import (
         deliver,
         failure_in_short,
         print_json,

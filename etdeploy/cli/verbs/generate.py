@@ -1,12 +1,10 @@
-"""etdeploy generate, and what it shares with chat: sampling options, the program on the device."""
+"""etdeploy generate, and what it shares with chat: sampling options, opening a session."""
 
 from __future__ import annotations
 
-import secrets
 import shlex
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,15 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from etdeploy.backends.schemes import LANGUAGE_RECIPE
-from etdeploy.cli.options import JobOptions, job_options, options
+from etdeploy.cli.options import options
 from etdeploy.core import cancel, console
-from etdeploy.core.errors import Interrupted, UsageError
+from etdeploy.core.errors import UsageError
+from etdeploy.graph.options import JobOptions, job_options
 
 if TYPE_CHECKING:
-    from etdeploy.bench.text_generator import Answer, GenerationProtocol, TextGenerator
-    from etdeploy.program.tokenizer import Tokenizer
     from etdeploy.recipe.model import Recipe
     from etdeploy.runner.generation import Sampling
+    from etdeploy.session.session import Session
+    from etdeploy.session.state import SavedState
+    from etdeploy.session.text import GeneratedText
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,8 +40,6 @@ _SAMPLING: tuple[tuple[str, Any, str], ...] = (
     ("seed", click.IntRange(0, 2**63 - 1), "Random seed; the same seed gives the same text. By "
      "default a new one for each text, which is shown after it."),
 )  # fmt: skip
-# They have no effect at temperature 0.
-_NEED_TEMPERATURE = ("top_k", "top_p", "min_p")
 
 
 def sampling_options(function: F) -> F:
@@ -50,6 +48,23 @@ def sampling_options(function: F) -> F:
         option = f"--{name.replace('_', '-')}"
         function = click.option(option, type=kind, metavar="N", help=text)(function)
     return function
+
+
+_SAVED = click.Path(path_type=Path)
+
+
+def cache_options(function: F) -> F:
+    """Give a command the options for a cache in a file."""
+    save = click.option(
+        "--save-cache", metavar="FILE", type=_SAVED,
+        help="Save the keys and values of the text at its end, for --load-cache.",
+    )  # fmt: skip
+    load = click.option(
+        "--load-cache", metavar="FILE", type=_SAVED,
+        help="Begin with the keys and values of a text that --save-cache saved: a common prefix is "
+        "not computed again. A chat continues the conversation.",
+    )  # fmt: skip
+    return load(save(function))
 
 
 @click.command()
@@ -61,6 +76,7 @@ def sampling_options(function: F) -> F:
     "image",
     "audio",
     "lora",
+    "speculate",
     "context",
     "device",
     "target",
@@ -79,9 +95,17 @@ def sampling_options(function: F) -> F:
     metavar="N",
     help="The most tokens to generate; a stop token or a full context may end the text earlier.",
 )
+@cache_options
 @sampling_options
 @options("json", "quiet")
-def generate(prompt: str | None, max_new_tokens: int, as_json: bool, **values: Any) -> None:
+def generate(
+    prompt: str | None,
+    max_new_tokens: int,
+    load_cache: Path | None,
+    save_cache: Path | None,
+    as_json: bool,
+    **values: Any,
+) -> None:
     """Let a model on the device continue a prompt, or recognize or translate an input.
 
     The model is exported, built and pushed unless that is done already. The text appears as it is
@@ -101,32 +125,46 @@ def generate(prompt: str | None, max_new_tokens: int, as_json: bool, **values: A
             "For a vision-language model: --image FILE --text QUESTION\n"
             "For another model with an encoder: --text TEXT, or --audio FILE.wav",
         )
+    if is_given and (load_cache or save_cache):
+        raise UsageError(
+            "what an encoder gave is in no cache: --load-cache and --save-cache are for --prompt",
+            remedy="Leave --load-cache and --save-cache out",
+        )
+    from etdeploy.session.text import parse_ids, prompt_ids
+
     sampling = take_sampling(values)
     named = replace(
         job_options(otherwise=LANGUAGE_RECIPE, **values),
         speech="text" if text is not None and parse_ids(text) is None else None,
     )
-    with open_session(named, sampling, max_new_tokens, from_input=text is None) as session:
-        ids = _first_ids(session, text)
+    with open_language_model(
+        named, sampling, from_input=text is None, load=load_cache, save=save_cache
+    ) as opened:
+        session = opened.session
+        encoder = session.generation.encoder
+        if text is None and encoder is None:
+            raise _wrong_source(has_encoder=False)
+        ids = encoder.prompt_ids if encoder else prompt_ids(session.tokenizer, text or "")
+        if why := opened.begin(ids):
+            console.message(why)
         if session.tokenizer is None and not named.quiet:
             console.message("The model has no tokenizer: the text consists of token IDs.")
-        if as_json:
-            answer = session.answer(ids, show=lambda _: None)
-            console.result_json(answer.model_dump(mode="json"))
-            return
-        answer = session.answer(ids, show=console.write_chunk)
+        pieces = session.generate_ids(ids, max_new_tokens, opened.sampling)
+        _show(pieces, as_json=as_json)
+        if save_cache:
+            session.save(save_cache)
+        if not as_json and not named.quiet:
+            console.message(f"\n{session.summary(pieces.answer)}")
+
+
+def _show(pieces: GeneratedText, *, as_json: bool) -> None:
+    for piece in pieces:
+        if not as_json:
+            console.write_chunk(piece)
+    if as_json:
+        console.result_json(pieces.answer.model_dump(mode="json"))
+    else:
         console.write_chunk("\n")
-        if not named.quiet:
-            console.message(f"\n{session.summary(answer)}")
-
-
-def _first_ids(session: GenerationSession, prompt: str | None) -> tuple[int, ...]:
-    encoder = session.generator.generation.encoder
-    if prompt is not None:
-        return prompt_ids(session.tokenizer, prompt)
-    if encoder is None:
-        raise _wrong_source(has_encoder=False)
-    return encoder.prompt_ids
 
 
 def _wrong_source(*, has_encoder: bool) -> UsageError:
@@ -137,27 +175,6 @@ def _wrong_source(*, has_encoder: bool) -> UsageError:
             "--text QUESTION",
         )
     return UsageError("the model has no encoder: it continues a prompt", remedy="--prompt TEXT")
-
-
-def prompt_ids(tokenizer: Tokenizer | None, text: str) -> tuple[int, ...]:
-    """Return a prompt's token IDs; without a tokenizer, the prompt has to consist of them."""
-    if tokenizer:
-        return tokenizer.encode(text)
-    ids = parse_ids(text)
-    if ids is None:
-        raise UsageError(
-            f"the model has no tokenizer, so --prompt expects token IDs, not {text[:40]!r}",
-            remedy="Pass numbers: --prompt '1 15 27'",
-        )
-    return ids
-
-
-def parse_ids(text: str) -> tuple[int, ...] | None:
-    """Return the numbers that a text consists of; None if it has anything else."""
-    try:
-        return tuple(int(word) for word in text.replace(",", " ").split())
-    except ValueError:
-        return None
 
 
 def _read() -> str:
@@ -171,154 +188,98 @@ def take_sampling(values: dict[str, Any]) -> dict[str, float | int | None]:
 
 
 @dataclass(frozen=True)
-class GenerationSession:
-    """A program on a device, ready to generate text.
+class OpenedModel:
+    """A session of a language model, with what the options say.
 
     Attributes:
-        generator: The program, started for each prompt.
-        tokenizer: None for a model that has none.
-        max_new_tokens: The most tokens of one text.
-        is_seeded: Whether every text uses the seed of `sampling`; else each gets a new one.
-        ends_repetition: Whether a text ends when it only repeats itself.
-        persistent: The program that stays loaded; None if the device cannot do that.
+        sampling: How tokens are chosen.
+        state: What --load-cache names; None without it.
+        named: The recipe has the values that it was opened with.
     """
 
-    generator: TextGenerator
-    tokenizer: Tokenizer | None
+    session: Session
     sampling: Sampling
-    max_new_tokens: int
-    is_seeded: bool = True
-    ends_repetition: bool = False
-    persistent: GenerationProtocol | None = None
+    named: JobOptions
+    values: dict[str, float | int | None]
+    state: SavedState | None = None
 
-    def answer(
-        self, prompt: Sequence[int], show: Callable[[str], None], stop: cancel.Flag | None = None
-    ) -> Answer:
-        """Generate once, and show the text as it comes."""
-        from etdeploy.bench.text_generator import (
-            RepetitionError,
-            StreamedText,
-            find_repetition,
-            make_answer,
-            remaining_context,
-        )
+    def fresh_sampling(self) -> Sampling:
+        """The same, with a new seed unless one is named."""
+        return _sampling(self.session.recipe, self.values)
 
-        generation = self.generator.generation
-        remaining = remaining_context(generation, len(prompt))
-        streamed = StreamedText(self.tokenizer, prompt, generation.stop_ids, show)
-        stop = stop or cancel.Flag(cancel.current())
-        sampling = self.sampling
-        if not self.is_seeded:  # short enough to be typed again
-            sampling = sampling.model_copy(update={"seed": secrets.randbelow(2**32)})
+    def begin(self, prompt: tuple[int, ...]) -> str | None:
+        """Restore the loaded cache; return why nothing of it applies to a prompt.
 
-        def take(token: int) -> None:
-            streamed.take(token)
-            if self.ends_repetition and find_repetition(streamed.tokens):
-                stop.set()
-
-        try:
-            output = (self.persistent or self.generator).generate(
-                prompt, min(remaining, self.max_new_tokens), sampling, take, stop
+        None without a cache, and where some of it applies.
+        """
+        if self.state is None:
+            return None
+        snapshot, rewind = self.state.snapshot, self.session.generation.rewind
+        snapshot.require(*self.session.identity)
+        if snapshot.reused(prompt, rewind):
+            self.session.restore(self.state)
+            return None
+        why = "the prompt begins with other tokens"
+        if same := snapshot.reused(prompt, None):
+            why = (
+                f"the prompt has its first {same:,} tokens, and the program cannot go back so far "
+                f"from {snapshot.header.furthest:,}: it keeps {rewind or 0:,} for that"
             )
-        except Interrupted:
-            cancel.checkpoint()
-            if self.ends_repetition and (repeated := find_repetition(streamed.tokens)):
-                raise RepetitionError(repeated) from None
-            raise
-        streamed.end()
-        return make_answer(output, prompt, streamed.text, remaining, self.max_new_tokens, sampling)
-
-    def summary(self, answer: Answer) -> str:
-        """Return one line about an answer."""
-        from etdeploy.bench.text_generator import summary
-
-        return summary(answer, self.generator.generation, self.generator.simulated)
+        return f"Nothing of {snapshot.path} can be reused: {why}."
 
 
 @contextmanager
-def open_session(
+def open_language_model(
     named: JobOptions,
-    sampling_values: dict[str, float | int | None],
-    max_new_tokens: int,
+    values: dict[str, float | int | None],
     *,
     from_input: bool = False,
-) -> Iterator[GenerationSession]:
+    load: Path | None = None,
+    save: Path | None = None,
+) -> Iterator[OpenedModel]:
     """Export, build and push if needed, and open the program on the device.
 
-    `from_input` says that the text is generated from an encoder's input instead of a prompt.
+    `from_input` says that the text is generated from an encoder's input instead of a prompt. A
+    cache comes from the file `load` and goes to `save`.
     """
-    from etdeploy.cli.invocation import run_recipe
-    from etdeploy.core.console import lazy_task
-    from etdeploy.graph.job import StepName
-    from etdeploy.program.tokenizer import load_tokenizer
+    from etdeploy.bench.snapshot import require_replaceable
+    from etdeploy.session.api import start_session
+    from etdeploy.session.state import SavedState
+
+    state = SavedState.read(load) if load else None
+    if save:
+        require_replaceable(save)
+    recipe = require_language_recipe(named, from_input=from_input)
+    sampling = _sampling(recipe, values)
+    with start_session(named, ("command", 0), cancel.current(), apart=False) as session:
+        if not session.generates:
+            raise _not_a_language_model(named.recipes[0], recipe.model.task)
+        if (load or save) and not session.converses:
+            raise UsageError(
+                f"{session.device} cannot stream stdin to a running process, so there is no cache "
+                "to load or save there",
+                remedy="Leave --load-cache and --save-cache out",
+            )
+        yield OpenedModel(session, sampling, named, values, state)
+
+
+def require_language_recipe(named: JobOptions, *, from_input: bool = False) -> Recipe:
+    """Return the recipe; raises UsageError, before an export, for a model that generates no text.
+
+    `from_input` is as in `open_language_model`.
+    """
     from etdeploy.recipe.load import load_recipe
     from etdeploy.recipe.tasks import has_encoder
 
     [name] = named.recipes
-    loaded = load_recipe(name, named.overrides)
-    recipe = loaded.recipe
+    recipe = load_recipe(name, named.overrides).recipe
     if not recipe.is_language_model and not recipe.has_other_exporter:
         raise _not_a_language_model(name, recipe.model.task)
     if has_encoder(recipe.model.task) != from_input and not recipe.has_other_exporter:
         raise _wrong_source(has_encoder=not from_input)
     if recipe.model.program:
         _require_contract(recipe.model.program)
-    sampling, is_seeded = _sampling(recipe, sampling_values)
-    with run_recipe(replace(named, measures=False), StepName.PUSH) as job:
-        from etdeploy.bench.generation_workload import FOLDER, encoder_files
-        from etdeploy.bench.passes import emulated_defaults
-        from etdeploy.bench.text_generator import open_generator
-        from etdeploy.graph.job import load_bundle, load_program
-        from etdeploy.graph.on_device import device_lock
-        from etdeploy.program.folder import load_provenance
-
-        folder = Path(load_program(job)[0].folder)
-        provenance = load_provenance(folder)
-        generation = provenance.generation
-        if generation is None or job.device is None:
-            raise _not_a_language_model(name, recipe.model.task)
-        wanted = recipe.benchmark.generation
-        generation = generation.with_adapter(wanted.lora if wanted else None)
-        tokenizer = load_tokenizer(generation, folder)
-        # While this waits for the device, another run may replace the bundle.
-        bundle = load_bundle(job)
-        log = job.state / "text.stderr.txt"
-        inputs = encoder_files(provenance, folder, job.state / FOLDER)
-        if job.device.capabilities.emulated:
-            recipe = emulated_defaults(loaded).recipe
-        with ExitStack() as stack:
-            with (
-                console.TaskDisplay(quiet=named.quiet) as display,
-                lazy_task(display, "wait", "the device is free") as tell,
-            ):
-                stack.enter_context(device_lock(job, tell))
-            generator = stack.enter_context(
-                open_generator(job.device, bundle, generation, recipe, log, inputs)
-            )
-            yield GenerationSession(generator, tokenizer, sampling, max_new_tokens, is_seeded)
-
-
-@contextmanager
-def keep_loaded(session: GenerationSession, *, quiet: bool) -> Iterator[GenerationSession]:
-    """Load the program once for all prompts, if its device can do that."""
-    from etdeploy.bench.chat_process import ChatProcess
-
-    device = session.generator.device
-    if not device.capabilities.converses:
-        if not quiet:
-            console.message(
-                f"{device.name} cannot stream stdin to a running process; the model is reloaded "
-                "for each answer."
-            )
-        yield replace(session, ends_repetition=True)
-        return
-    with ExitStack() as stack:
-        with console.TaskDisplay(quiet=quiet) as display:
-            display.start("load")
-            started_s = time.monotonic()
-            dialogue = stack.enter_context(ChatProcess(session.generator))
-            display.end("load", "ready", time.monotonic() - started_s)
-        yield replace(session, persistent=dialogue, ends_repetition=True)
+    return recipe
 
 
 def _require_contract(program: str) -> None:
@@ -353,27 +314,10 @@ def _not_a_language_model(recipe: str, task: str | None) -> UsageError:
     )
 
 
-def _sampling(recipe: Recipe, named: dict[str, float | int | None]) -> tuple[Sampling, bool]:
-    """Return how tokens are chosen, and whether the recipe or an option names the seed."""
-    from pydantic import ValidationError
+def _sampling(recipe: Any, values: dict[str, float | int | None]) -> Sampling:
+    from etdeploy.session.sampling import resolve_sampling
 
-    from etdeploy.runner.generation import Sampling
+    def option(name: str) -> str:
+        return f"--{name.replace('_', '-')}"
 
-    own = recipe.benchmark.generation
-    values: dict[str, Any] = {name: getattr(own, name) for name in Sampling.model_fields if own}
-    values |= {name: value for name, value in named.items() if value is not None}
-    is_seeded = named.get("seed") is not None or bool(own and "seed" in own.model_fields_set)
-    try:
-        sampling = Sampling(**values)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        option = str(problem["loc"][0]).replace("_", "-")
-        raise UsageError(f"--{option}: {problem['msg']}") from error
-    ignored = [f"--{n.replace('_', '-')}" for n in _NEED_TEMPERATURE if named.get(n) is not None]
-    if ignored and not sampling.temperature:
-        raise UsageError(
-            f"{ignored[0]} has no effect at temperature 0, which always takes the most probable "
-            "token",
-            remedy="--temperature 0.8",
-        )
-    return sampling, is_seeded
+    return resolve_sampling(recipe, values, option, "--temperature 0.8")

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from etdeploy.cli.options import DEFAULT_OUTPUT, options, require_metric
+from etdeploy.cli.options import options, require_metric
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import EtdeployError, NoVerdictError, RegressionError, UsageError
+from etdeploy.graph.options import DEFAULT_OUTPUT
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.record import RunRecord

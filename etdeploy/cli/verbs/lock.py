@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import JobOptions, job_options, options
+from etdeploy.cli.options import options
 from etdeploy.core import console
 from etdeploy.core.commands import quoted
 from etdeploy.core.errors import LockError, UsageError
 from etdeploy.graph.job import StepName
+from etdeploy.graph.options import JobOptions, job_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,7 +172,7 @@ def _locked_now(
     named: JobOptions, recipe: LockedRecipe, folder: Path, *, again: bool = False
 ) -> LockFile:
     """Return the lock file of what is here now; with `again`, of another export."""
-    from etdeploy.cli.invocation import open_named, run_recipe
+    from etdeploy.graph.invocation import open_named, run_recipe
     from etdeploy.graph.job import load_program
     from etdeploy.graph.lockfile import export_apart, lock_of
     from etdeploy.graph.resolve import resolve

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import JobOptions, job_options, options
+from etdeploy.cli.options import options
 from etdeploy.core import console
 from etdeploy.core.errors import UsageError
 from etdeploy.core.layout import fit
+from etdeploy.graph.options import JobOptions, job_options
 
 if TYPE_CHECKING:
     from etdeploy.core.values import ReasonedChoice
@@ -65,8 +66,8 @@ def plan(form: str, why: str | None, check: bool, **values: Any) -> None:
     named = job_options(needs_device=False, downloads=False, **values)
     if form == "cmake-preset":
         _require_preset(named)
-    from etdeploy.cli.invocation import open_named, raise_failures
     from etdeploy.graph.explain import cmake_presets, explain_graph, graph_mermaid, mermaid
+    from etdeploy.graph.invocation import open_named, raise_failures
     from etdeploy.graph.run import look_up, refused_of
 
     with open_named(named) as members:

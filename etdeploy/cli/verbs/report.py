@@ -131,7 +131,7 @@ def _gather(found: list[StoredRun], form: Format, no_profile: bool, quiet: bool)
         return records_only(found)
     if no_profile:
         return collect_report(found, None)
-    from etdeploy.cli.invocation import reading_traces
+    from etdeploy.graph.invocation import reading_traces
 
     with reading_traces(quiet) as (workspace, tell):
         return collect_report(found, workspace, tell)
@@ -220,7 +220,7 @@ def profile(
 
 def _profiles(run: str, runs_in: Path, quiet: bool) -> TextProfile:
     from etdeploy.bench.records.stored import find_run
-    from etdeploy.cli.invocation import reading_traces
+    from etdeploy.graph.invocation import reading_traces
     from etdeploy.profile.profiled import profiles_of
 
     found = find_run(run, runs_in)

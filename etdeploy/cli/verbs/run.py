@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import JobOptions, job_options, options
+from etdeploy.cli.options import options
 from etdeploy.core import console
+from etdeploy.core.commands import quoted
 from etdeploy.core.errors import MismatchError, RunError
 from etdeploy.core.layout import fit
 from etdeploy.graph.job import StepName
+from etdeploy.graph.options import JobOptions, job_options
 
 if TYPE_CHECKING:
     from etdeploy.bench.records.stored import StoredRun
@@ -56,8 +59,8 @@ def bench(as_json: bool, **named: Any) -> None:
 def measure(named: JobOptions, as_json: bool) -> None:
     """Measure every recipe on every device; show a summary of one run, or a table of several."""
     from etdeploy.bench.verdict import require_match, require_whole
-    from etdeploy.cli.invocation import print_json, raise_failures, results, run_recipes
     from etdeploy.devices.base import Capabilities
+    from etdeploy.graph.invocation import print_json, raise_failures, results, run_recipes
     from etdeploy.graph.on_device import load_last_run
 
     started_s = time.time()
@@ -88,14 +91,33 @@ def measure(named: JobOptions, as_json: bool) -> None:
                 require_match(run, device.capabilities if device else Capabilities())
                 require_whole(run)
         except (MismatchError, RunError) as error:
+            if isinstance(error, MismatchError) and run:
+                error.remedy = "\n".join(
+                    filter(None, (_diff_remedy(named, end, run), error.remedy))
+                )
             end = replace(end, error=error)
         checked.append(end)
     raise_failures(checked)
 
 
+def _diff_remedy(named: JobOptions, end: JobEnd, run: StoredRun) -> str | None:
+    """The command that locates the first wrong node of this run; None where it cannot."""
+    from etdeploy.bench.records.generation import TextGeneration
+
+    record = run.record
+    if isinstance(record.workload, TextGeneration) or named.app or record.program.backend is None:
+        return None
+    recipe = named.recipes[0] if named.single else str(end.member.loaded.path)
+    texts = [each if isinstance(each, str) else each.text for each in named.overrides]
+    chosen = [[text] if text.startswith("--") else ["--set", text] for text in texts]
+    words = ["--recipe", recipe, "--device", end.member.pair.device, *chain(*chosen)]
+    words += ["--target", named.target] if named.target else []
+    return f"Locate the first wrong node: etdeploy diff {' '.join(map(quoted, words))}"
+
+
 def _print_table(pairs: Sequence[tuple[JobEnd, StoredRun | None]]) -> None:
     """Print a row for each job, and the paths of the records."""
-    from etdeploy.cli.invocation import failure_in_short
+    from etdeploy.graph.invocation import failure_in_short
     from etdeploy.report.comparison import Row, runs_table
     from etdeploy.report.terminal import render
 

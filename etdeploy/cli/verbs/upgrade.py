@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from etdeploy.cli.options import job_options, options
+from etdeploy.cli.options import options
 from etdeploy.core import console
+from etdeploy.graph.options import job_options
 
 if TYPE_CHECKING:
     from etdeploy.graph.upgrade import UpgradeReport

@@ -10,7 +10,9 @@ from typing import cast
 import pytest
 
 from etdeploy.bench.chat_process import ChatProcess
-from etdeploy.bench.text_generator import open_generator
+from etdeploy.bench.text_generator import (
+    open_generator,
+)
 from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted, OutputError, RunError
 from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
@@ -26,12 +28,15 @@ Lines = list[str | Callable[[], None]]
 
 @contextmanager
 def _opened(
-    tmp_path: Path, *talks: ListeningTalk, generation: Generation = GENERATION
+    tmp_path: Path,
+    *talks: ListeningTalk,
+    generation: Generation = GENERATION,
+    device: TalkingDevice | None = None,
 ) -> Iterator[ChatProcess]:
-    device = cast(Device, TalkingDevice(talks=talks))
+    opened = cast(Device, device or TalkingDevice(talks=talks))
     recipe = make_recipe(runtime={"threads": 3}, benchmark={"timeout_s": 9})
     with (
-        open_generator(device, _BUNDLE, generation, recipe, tmp_path / "log") as generator,
+        open_generator(opened, _BUNDLE, generation, recipe, tmp_path / "log") as generator,
         ChatProcess(generator, idle_timeout_s=7) as chat,
     ):
         yield chat

@@ -8,7 +8,15 @@ from typing import Any, cast
 
 import pytest
 
+from etdeploy import __version__
 from etdeploy.backends.values import Simulated
+from etdeploy.bench.snapshot import (
+    Snapshot,
+    SnapshotHeader,
+    program_digest,
+    require_replaceable,
+    save_snapshot,
+)
 from etdeploy.bench.text_generator import (
     Answer,
     GenerationOutput,
@@ -21,7 +29,7 @@ from etdeploy.bench.text_generator import (
 )
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, OutputError, RunError, UsageError
-from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
+from etdeploy.devices.base import Bundle, BundleFile, Device, ProcessLaunch, RunOutcome
 from etdeploy.program.generation import GenerationEncoder
 from etdeploy.program.tokenizer import Tokenizer
 from etdeploy.runner.generation import Sampling
@@ -73,6 +81,95 @@ def test_tokens_come_one_by_one_and_results_at_the_end(tmp_path: Path) -> None:
         "{bundle}/program.pte", "3", "1",
     )  # fmt: skip
     assert not device.open
+
+
+IMAGE = b"keys and values"
+
+
+def _saved(tmp_path: Path) -> Path:
+    """A cache of the tokens 5, 6, 7, 8."""
+    path, image = tmp_path / "a.cache", tmp_path / "image"
+    image.write_bytes(IMAGE)
+    header = SnapshotHeader(program="abc", lora=None, tokens=(5, 6, 7, 8), furthest=4)
+    assert save_snapshot(path, header, image) == Snapshot.open(path).header
+    return path
+
+
+def test_a_prompt_may_have_a_part_of_a_saved_text(tmp_path: Path) -> None:
+    load = Snapshot.open(_saved(tmp_path))
+    assert b"".join(load.parts()) == IMAGE
+    assert [load.reused(p, None) for p in ((5, 6, 7, 3), (6, 5), (5, 7, 7))] == [3, 0, 0]
+    # A ring buffer cannot go back from 4 to 3.
+    assert [load.reused((5, 6, 7, 3), rewind) for rewind in (0, 1)] == [0, 3]
+    assert load.reused((5, 6, 7, 8, 3), 0) == 4
+
+
+@pytest.mark.parametrize(
+    ("damage", "message", "remedy"),
+    [
+        (lambda file: file[:-3], "it has .* bytes, and was saved with", "--save-cache"),
+        (lambda file: file[:40], "its first line is incomplete|is of etdeploy", "--save-cache"),
+        (lambda file: file[:-1] + b"!", "its bytes are not those", "--save-cache"),
+        (lambda file: file.replace(b"[5,6", b"[5,9"), "its bytes are not those", "--save-cache"),
+        (lambda file: b"other" + file, "no cache of etdeploy's", "--save-cache"),
+        (lambda file: file[:0], "no cache of etdeploy's", "--save-cache"),
+        (lambda file: file.replace(b'cache":1', b'cache":2'), "is of etdeploy", "save the cache"),
+        (
+            lambda file: file.replace(f'"release":"{__version__}"'.encode(), b'"release":"0.0.1"'),
+            r"is of etdeploy 0\.0\.1, and this is", "save the cache",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_sound_cache_is_refused(
+    tmp_path: Path, damage: Callable[[bytes], bytes], message: str, remedy: str
+) -> None:
+    path = _saved(tmp_path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UsageError, match=message) as caught:
+        Snapshot.open(path)
+    assert caught.value.place == str(path)
+    assert remedy in (caught.value.remedy or "")
+
+
+def test_a_cache_of_another_program_or_adapter_is_refused(tmp_path: Path) -> None:
+    found = Snapshot.open(_saved(tmp_path))
+    found.require("abc", None)
+    with pytest.raises(UsageError, match="another program"):
+        found.require("abd", None)
+    with pytest.raises(UsageError, match="no adapter, and this text has the adapter poems"):
+        found.require("abc", "poems")
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        Snapshot.open(tmp_path / "none")
+
+
+def test_no_other_file_is_replaced_by_a_cache(tmp_path: Path) -> None:
+    other, path = tmp_path / "notes.txt", _saved(tmp_path)
+    other.write_text("mine")
+    require_replaceable(path)
+    require_replaceable(tmp_path / "new.cache")
+    for wrong, why in (
+        (other, "is not replaced"), (tmp_path, "a folder"), (other / "x", "does not exist"),
+        (tmp_path / "none" / "x", "does not exist"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=why):
+            require_replaceable(wrong)
+    # It came there while the text was generated.
+    with pytest.raises(UsageError, match="is not replaced"):
+        save_snapshot(other, Snapshot.open(path).header, tmp_path / "image")
+    assert other.read_text() == "mine"
+
+
+def test_weights_in_other_files_are_part_of_the_program() -> None:
+    def digest(**files: str) -> str:
+        listed = [
+            BundleFile(source="s", path=name.replace("_", "."), sha256=sha, size_bytes=1)
+            for name, sha in files.items()
+        ]
+        return program_digest(_BUNDLE.model_copy(update={"files": tuple(listed)}))
+
+    alone = digest(program_pte="a", runner="r")
+    assert alone == digest(program_pte="a", runner="another") == "a"
+    assert len({alone, digest(program_pte="a", w_ptd="b"), digest(program_pte="a", w_ptd="c")}) == 3
 
 
 def test_what_showing_a_token_raises_ends_the_runner(tmp_path: Path) -> None:

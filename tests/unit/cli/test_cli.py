@@ -13,12 +13,12 @@ import pytest
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.invocation import keep_small
 from etdeploy.cli.verbs.farm import COMMANDS
 from etdeploy.cli.verbs.plan import plan_text
 from etdeploy.core.errors import Blocker, DeviceError, Interrupted
 from etdeploy.core.values import ReasonedChoice
 from etdeploy.graph.explain import ExplainedTask, Explanation, PlanChange, mermaid
+from etdeploy.graph.invocation import keep_small
 from tests.support.plugins import raised_by_plugin
 
 Capture = pytest.CaptureFixture[str]

@@ -11,9 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from etdeploy.cli import invocation
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.invocation import raise_failures
 from etdeploy.core.errors import (
     BuildError,
     DeviceError,
@@ -25,6 +23,8 @@ from etdeploy.core.errors import (
     PluginError,
     RunError,
 )
+from etdeploy.graph import invocation
+from etdeploy.graph.invocation import raise_failures
 from etdeploy.graph.jobs import Member, RecipeDevicePair
 from etdeploy.graph.run import JobEnd
 from etdeploy.graph.tasks.engine import StepError

@@ -172,7 +172,7 @@ def _request(options: BisectOptions) -> tuple[BisectRequest, OpenCandidate]:
 def _measure(
     a: LoadedRecipe, b: LoadedRecipe, options: BisectOptions
 ) -> tuple[StoredRun, StoredRun]:
-    from etdeploy.cli.invocation import RecipePair, measure_pair
+    from etdeploy.graph.invocation import RecipePair, measure_pair
 
     pair = RecipePair(a, b, options.device, options.output, quiet=options.quiet, in_history=False)
     return measure_pair(pair)

@@ -10,21 +10,21 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from etdeploy.bench.chat_process import Conversation
-from etdeploy.bench.text_generator import open_generator
+from etdeploy.bench.conversation import Conversation
 from etdeploy.cli.verbs import chat as module
 from etdeploy.cli.verbs.chat import Chat, start_conversation
-from etdeploy.cli.verbs.generate import GenerationSession, keep_loaded
 from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, RunError, UsageError
-from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
+from etdeploy.devices.base import RunOutcome
 from etdeploy.program.tokenizer import ChatTemplate, Tokenizer
 from etdeploy.runner.generation import Sampling
+from etdeploy.session.sampling import resolve_sampling
 from tests.support.runtime_values import make_recipe
 from tests.support.talk_values import (
     GENERATION,
@@ -32,6 +32,7 @@ from tests.support.talk_values import (
     Ending,
     ListeningTalk,
     TalkingDevice,
+    opened_session,
     printing,
     told,
 )
@@ -53,14 +54,9 @@ def _saying(text: str) -> Ending:
 def _chat(
     device: TalkingDevice, tmp_path: Path, *, quiet: bool = True, as_json: bool = False
 ) -> Iterator[Chat]:
-    bundle = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
-    with open_generator(
-        cast(Device, device), bundle, GENERATION, make_recipe(), tmp_path / "log"
-    ) as generator:
-        conversation = Conversation(_TOKENIZER, _TEMPLATE, GENERATION)
-        session = GenerationSession(generator, _TOKENIZER, Sampling(), 100)
-        with keep_loaded(session, quiet=True) as session:
-            yield Chat(session, conversation, quiet, as_json)
+    conversation = Conversation(_TOKENIZER, _TEMPLATE, GENERATION)
+    with opened_session(device, tmp_path, tokenizer=_TOKENIZER) as session:
+        yield Chat(session, conversation, Sampling, 100, quiet, as_json)
 
 
 def _prompts(device: TalkingDevice) -> list[str]:
@@ -158,17 +154,19 @@ def test_an_answer_that_repeats_itself_is_stopped(tmp_path: Path, capsys: Captur
         assert json.loads(capsys.readouterr().out)["text"] == "yes"
 
 
-def test_each_answer_has_another_seed_unless_one_is_named(tmp_path: Path) -> None:
-    drawn: dict[bool, list[int | None]] = {}
+def test_each_answer_has_another_seed_unless_one_is_named(tmp_path: Path, capsys: Capture) -> None:
+    drawn: dict[bool, list[int]] = {}
     for seeded in (True, False):
+        asked = {"temperature": 1.0, **({"seed": 5} if seeded else {})}
+        recipe = make_recipe(model={"hf": "m"}, benchmark={"generation": asked})
         device = TalkingDevice(_saying("hi"), _saying("ho"))
         with _chat(device, tmp_path) as chat:
-            sampling = Sampling(temperature=1.0, seed=5)
-            session = replace(chat.session, sampling=sampling, is_seeded=seeded)
-            answers = [session.answer((1, 2), show=lambda _: None) for _ in range(2)]
-        drawn[seeded] = [answer.seed for answer in answers]
+            chat = replace(chat, sampling=partial(resolve_sampling, recipe, {}))
+            for line in ("one", "two"):
+                chat.process(line)
         lines = [files["request.txt"].decode().splitlines()[0] for files in device.given]
-        assert [int(line.split()[4]) for line in lines] == drawn[seeded]
+        drawn[seeded] = [int(line.split()[4]) for line in lines]
+    assert capsys.readouterr().out == "hi\nho\n" * 2
     assert drawn[True] == [5, 5]
     assert len({5, *drawn[False]}) == 3
 
@@ -275,8 +273,8 @@ def test_where_nobody_types_ctrl_c_ends_the_chat(tmp_path: Path) -> None:
 def test_a_stop_of_everything_ends_the_chat(tmp_path: Path) -> None:
     def stopped(*_: object) -> RunOutcome:
         os.kill(os.getpid(), signal.SIGTERM)
-        cancel.checkpoint()
-        raise AssertionError
+        while True:  # the main thread handles it
+            cancel.checkpoint()
 
     with (
         cancel.trapped_signals(),
@@ -302,6 +300,8 @@ def test_lines_end_with_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_that_cannot_chat_is_refused(tmp_path: Path, missing: str) -> None:
     save(byte_level(), tmp_path, template=None)
     tokenizer = None if missing == "tokenizer" else Tokenizer(tmp_path, byte_level())
-    session = GenerationSession(cast(object, None), tokenizer, Sampling(), 9)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=f"no {missing}"):
+    with (
+        opened_session(TalkingDevice(), tmp_path, tokenizer=tokenizer) as session,
+        pytest.raises(UsageError, match=f"no {missing}"),
+    ):
         start_conversation(session)

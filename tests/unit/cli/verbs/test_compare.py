@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.records.stored import RECORD_FILE, StoredRun
-from etdeploy.cli import invocation
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.invocation import RecipePair
 from etdeploy.core.errors import ExportError
+from etdeploy.graph import invocation
+from etdeploy.graph.invocation import RecipePair
 from etdeploy.history.record_sink import save_run
 from etdeploy.profile import profiled
 from etdeploy.profile.model import OperatorTime, Profile

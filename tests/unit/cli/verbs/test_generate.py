@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cli import main as cli_main
-from etdeploy.cli.verbs.generate import prompt_ids
 from etdeploy.core.errors import UsageError
 from etdeploy.program.tokenizer import Tokenizer
+from etdeploy.session.text import prompt_ids
 from tests.support.facts import lacks
 from tests.support.tokenizers import byte_level
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from etdeploy.cli.invocation import after_others
 from etdeploy.core import console
 from etdeploy.core.files.locks import exclusive
 from etdeploy.core.values import Progress
+from etdeploy.graph.invocation import after_others
 
 
 class FakeJob:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from etdeploy.bench.records.stored import StoredRun
+from etdeploy.cache.crash_log import keep_traceback
 from etdeploy.cache.folder import LIMIT_VARIABLE, limit_bytes
 from etdeploy.cache.tidy import keep_below
 from etdeploy.cache.workspace import NOTES, Workspace
-from etdeploy.cli.main import keep_traceback
-from etdeploy.cli.options import JobOptions
 from etdeploy.core import console
 from etdeploy.core.console import lazy_task
 from etdeploy.core.errors import EtdeployError, Interrupted, JobsError, PluginError, UsageError
@@ -30,6 +29,7 @@ from etdeploy.graph.jobs import (
     run_interleaved,
     without_repetitions,
 )
+from etdeploy.graph.options import JobOptions
 from etdeploy.graph.run import JobEnd, look_up, refused_of, run_jobs
 from etdeploy.graph.tasks.steps import heavy_at_once
 from etdeploy.recipe.load import LoadedRecipe, load_recipes
@@ -56,12 +56,16 @@ def open_named(named: JobOptions) -> Iterator[Members]:
 
 @contextmanager
 def run_recipes(
-    named: JobOptions, goal: StepName, copy_to: Path | None = None
+    named: JobOptions,
+    goal: StepName,
+    copy_to: Path | None = None,
+    admit: Callable[[Job], None] | None = None,
 ) -> Iterator[list[JobEnd]]:
     """Run the goal of every recipe on every device, then yield how each job ended.
 
     The devices stay open in the block. If one recipe and one device are named, its failure is
-    raised. `copy_to` is checked before anything runs; see `deliver`.
+    raised. `copy_to` is checked before anything runs; see `deliver`. `admit` is called with each
+    job before anything runs, and may raise.
     """
     if copy_to and not named.single:
         raise UsageError(
@@ -74,6 +78,8 @@ def run_recipes(
         if copy_to:
             _delivery(members.all[0].require_job(), copy_to, goal).require_free()
         for job in members.jobs:
+            if admit:
+                admit(job)
             members.workspace.sweep(job.state)
         with console.TaskDisplay(quiet=named.quiet) as display, after_others(members.jobs, display):
             # Only now, since the other run may have done the steps.
@@ -103,9 +109,11 @@ def run_recipes(
 
 
 @contextmanager
-def run_recipe(named: JobOptions, goal: StepName) -> Iterator[Job]:
+def run_recipe(
+    named: JobOptions, goal: StepName, admit: Callable[[Job], None] | None = None
+) -> Iterator[Job]:
     """Run the goal of one recipe on one device."""
-    with run_recipes(named, goal) as [end]:
+    with run_recipes(named, goal, admit=admit) as [end]:
         yield end.member.require_job()
 
 
