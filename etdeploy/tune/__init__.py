@@ -1,0 +1,1 @@
+"""Searches the settings of a recipe for the best ones on a device."""
