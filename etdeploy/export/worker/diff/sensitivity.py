@@ -1,0 +1,384 @@
+"""What the quantization of each module costs, and which modules halve the error in floats.
+
+One quantized graph is evaluated many times, in which operators of chosen modules take the values
+from before their inputs were quantized. That is what an override does, without another calibration.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from etdeploy.backends.schemes import modules_around
+from etdeploy.export.diff import LayerSensitivity, Sensitivity
+from etdeploy.export.spec import ExportSpec
+from etdeploy.export.worker.diff.instrument import is_dequantization, operator_of
+from etdeploy.export.worker.loading.source import MethodSource, as_call
+from etdeploy.export.worker.lowering.overrides import path_in_model
+from etdeploy.export.worker.tracing.structure import ExampleInputs
+from etdeploy.export.worker.tracing.tensors import copied, laid_out
+
+_MOST_INPUTS = 4
+# Evaluations of large models take long: then fewer inputs are used, and modules are not measured
+# alone.
+_BUDGET_S = 120.0
+_GOAL = 0.5
+# The verified error comes from another calibration.
+_MARGIN = 0.9
+_MOST_OVERRIDES = 12
+# A module inside another one is taken if it gains nearly as much.
+_NEARLY = 0.7
+# Of the quantized operators, in one override and in all.
+_MOST_IN_ONE, _MOST_IN_ALL = 0.34, 0.8
+
+_ANNOTATION = "quantization_annotation"
+
+Tell = Callable[[str, float], None]
+# The module that a quantization with these modules in floats makes.
+Requantize = Callable[[Sequence[str]], Any]
+# How often overrides are chosen for a lower goal, if calibration moves what was chosen.
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class QuantizedGraph:
+    """A graph with quantizations of weights and activations that can be left out.
+
+    Attributes:
+        module: Of PT2E, whose weights are floats that the graph quantizes.
+        operators: Every operator, with the path of its module.
+        paths: Of those, the ones with quantized inputs.
+    """
+
+    module: Any
+    operators: Mapping[Node, str]
+    paths: Mapping[Node, str]
+
+    @classmethod
+    def of(cls, spec: ExportSpec, module: Any) -> QuantizedGraph:
+        """The graph of a quantized module."""
+        operators = {
+            node: path_in_model(spec, node)
+            for node in module.graph.nodes
+            if node.op == "call_function" and not is_of_quantization(node)
+        }
+        paths = {
+            node: path
+            for node, path in operators.items()
+            if any(is_dequantization(each) for each in node.all_input_nodes)
+        }
+        return cls(module, operators, paths)
+
+    def outputs(self, inputs: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
+        """What the graph gives if some modules compute in floats."""
+        values: dict[Node, Any] = {}
+        given = iter(inputs)
+        floats = {node for node, path in self.operators.items() if in_floats(path)}
+
+        def value(of: Node, user: Node) -> Any:
+            source = unquantized(of)
+            stays = source is None or _asks(user, source, floats)
+            return values[of if stays or source is None else source]
+
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(given)
+                continue
+            if node.op == "get_attr":
+                values[node] = attrgetter(str(node.target))(self.module)
+                continue
+            args, kwargs = torch.fx.map_arg(
+                (node.args, node.kwargs), lambda n, user=node: value(n, user)
+            )
+            if node.op == "output":
+                return list(pytree.tree_leaves(args[0]))
+            call = node.target
+            if node.op == "call_module":
+                call = self.module.get_submodule(str(node.target))
+            values[node] = call(*args, **kwargs)
+        return []
+
+    def weights(self, node: Node) -> int:
+        """Numbers in the weights that a node takes quantized."""
+        sources = (unquantized(each) for each in node.all_input_nodes)
+        tensors = (
+            attrgetter(str(s.target))(self.module) for s in sources if s and s.op == "get_attr"
+        )
+        return sum(t.numel() for t in tensors if t.dim() > 1)
+
+
+def is_of_quantization(node: Node) -> bool:
+    """Whether a node quantizes, dequantizes or finds a scale."""
+    return operator_of(node).startswith(("quantize_", "dequantize_", "choose_qparams"))
+
+
+def _asks(user: Node, source: Node, floats: Container[Node]) -> bool:
+    """Whether a value is quantized on its way, by the annotations of the quantizer.
+
+    What takes it asks for that, or what gives it; neither does in floats.
+    """
+    takes = user.meta.get(_ANNOTATION)
+    gives = source.meta.get(_ANNOTATION)
+    if takes is None and gives is None:
+        return user not in floats
+    wanted = {node.name for node in takes.input_qspec_map} if takes else set()
+    by_user = user not in floats and source.name in wanted
+    return by_user or (source not in floats and gives is not None and bool(gives.output_qspec))
+
+
+def unquantized(node: Node) -> Node | None:
+    """What was quantized and dequantized again; None for any other node."""
+    source = node.args[0] if is_dequantization(node) else None
+    if isinstance(source, Node) and operator_of(source).startswith("quantize_"):
+        found = source.args[0]
+        return found if isinstance(found, Node) else None
+    return None
+
+
+class SensitivityMeasurement:
+    """Errors of a quantized graph with some of its modules in floats."""
+
+    def __init__(self, graph: QuantizedGraph, calls: Iterable[ExampleInputs]) -> None:
+        self.graph, self.given = graph, list(calls)
+        self.calls = [pytree.tree_leaves((c.args, dict(c.keywords))) for c in self.given]
+        self.references = [self._outputs(call, lambda _: True) for call in self.calls]
+        with_all, threads = self._timed(), torch.get_num_threads()
+        torch.set_num_threads(1)
+        self.seconds = self._timed()
+        if with_all < self.seconds:  # small operators lose more by waiting for threads
+            torch.set_num_threads(threads)
+            self.seconds = with_all
+        self._full: tuple[float, float] | None = None
+        self.operators: dict[str, int] = {}
+        self.weights: dict[str, int] = {}
+        for node, path in graph.paths.items():
+            for module in modules_around(path) or [""]:
+                self.operators[module] = self.operators.get(module, 0) + 1
+                self.weights[module] = self.weights.get(module, 0) + graph.weights(node)
+
+    def _timed(self) -> float:
+        started = time.monotonic()
+        self._outputs(self.calls[0], lambda _: False)
+        return time.monotonic() - started
+
+    def limit(self, count: int) -> None:
+        """Measures with so many inputs only."""
+        self.given, self.calls = self.given[:count], self.calls[:count]
+        self.references = self.references[:count]
+
+    def _outputs(self, call: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
+        with torch.no_grad():
+            return self.graph.outputs(call, in_floats)
+
+    def error_of(self, module: Any) -> float:
+        """The error of another module that takes the same inputs."""
+        with torch.no_grad():
+            found = [pytree.tree_leaves(module(*call.args, **call.keywords)) for call in self.given]
+        return self._relative(found)
+
+    def error(self, modules: Iterable[str], *, others: bool = False) -> float:
+        """The relative error with these modules in floats, or with all the others in floats."""
+        chosen = set(modules)
+
+        def in_floats(path: str) -> bool:
+            return bool(chosen & set(modules_around(path) or [""])) != others
+
+        return self._relative([self._outputs(call, in_floats) for call in self.calls])
+
+    def _relative(self, outputs: Sequence[Sequence[Any]]) -> float:
+        """Of the worst output, over all inputs; more if the example inputs gain less than these.
+
+        A report of an export has the error with the example inputs.
+        """
+        if self._full is None:
+            quantized = [self._outputs(call, lambda _: False) for call in self.calls]
+            self._full = self._of(quantized[:1]), self._of(quantized)
+        example, everything = self._full
+        shares = (self._of(outputs[:1]) / example if example else 0.0,
+                  self._of(outputs) / everything if everything else 0.0)  # fmt: skip
+        return max(shares) * everything
+
+    def _of(self, outputs: Sequence[Sequence[Any]]) -> float:
+        sums: dict[int, list[float]] = {}
+        for found, reference in zip(outputs, self.references, strict=False):
+            for place, (a, b) in enumerate(zip(found, reference, strict=True)):
+                if isinstance(b, torch.Tensor) and b.is_floating_point():
+                    finite = a.isfinite() & b.isfinite()
+                    both = sums.setdefault(place, [0.0, 0.0])
+                    both[0] += float((a - b)[finite].double().square().sum())
+                    both[1] += float(b[finite].double().square().sum())
+        return max(((n / s) ** 0.5 for n, s in sums.values() if s), default=0.0)
+
+
+def measure_sensitivity(
+    spec: ExportSpec, module: Any, source: MethodSource, requantize: Requantize | None, tell: Tell
+) -> Sensitivity:
+    """Measures every module of a quantized graph, and chooses those that stay in floats.
+
+    None are chosen without `requantize`, where the backend does not mix its scheme with floats.
+    """
+    threads = torch.get_num_threads()
+    try:
+        return _measured(spec, module, source, requantize, tell)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measured(
+    spec: ExportSpec, module: Any, source: MethodSource, requantize: Requantize | None, tell: Tell
+) -> Sensitivity:
+    graph = QuantizedGraph.of(spec, module)
+    if not graph.paths:
+        return Sensitivity(problem="No operator of the model is quantized.")
+    measurement = SensitivityMeasurement(graph, _calls(source))
+    modules = sorted(measurement.operators)
+    each_s = measurement.seconds * len(modules)
+    measurement.limit(max(1, min(_MOST_INPUTS, int(_BUDGET_S / max(each_s, 1e-3) / 2))))
+    error = measurement.error(())
+    measures_alone = 2 * measurement.seconds * len(modules) < _BUDGET_S
+    layers = []
+    for place, name in enumerate(modules):
+        tell(f"measuring the quantization of {name}", place / len(modules))
+        layers.append(
+            LayerSensitivity(
+                module=name,
+                operators=measurement.operators[name],
+                weights=measurement.weights[name],
+                alone=measurement.error((name,), others=True) if measures_alone else None,
+                without=measurement.error((name,)),
+            )
+        )
+    layers.sort(key=lambda layer: (-(layer.alone or 0.0), layer.without))
+    overrides, reached = list[str](), error
+    if requantize:
+        overrides, reached = _tried(measurement, layers, error, requantize, tell)
+    return Sensitivity(
+        inputs=len(measurement.calls),
+        error=error,
+        weights=sum(map(graph.weights, graph.paths)),
+        layers=tuple(layers),
+        overrides=tuple(overrides),
+        reached=reached,
+    )
+
+
+def _calls(source: MethodSource) -> Iterator[ExampleInputs]:
+    """The example inputs, and the first calibration inputs."""
+    samples = source.calibration() if source.calibration else ()
+    for sample in (source.inputs, *islice(samples, _MOST_INPUTS - 1)):
+        call = sample if isinstance(sample, ExampleInputs) else as_call(sample)
+        if call is not None:
+            yield copied(laid_out(call, source.inputs))
+
+
+def _tried(
+    measurement: SensitivityMeasurement,
+    layers: Sequence[LayerSensitivity],
+    error: float,
+    requantize: Requantize,
+    tell: Tell,
+) -> tuple[list[str], float]:
+    """The overrides whose quantization reaches the goal, or comes nearest; and its error.
+
+    Another quantization finds other ranges, and the pattern of an operator may take in another
+    one, so that it may gain less than the evaluation of one graph says.
+    """
+    goal, best, lowest = error * _GOAL * _MARGIN, list[str](), error
+    for _ in range(_ATTEMPTS):
+        chosen, reached = _chosen(measurement, layers, error, goal)
+        if not chosen:
+            break
+        tell(f"quantizing with {len(chosen)} modules in floats", 1.0)
+        actual = measurement.error_of(requantize(chosen))
+        if actual < lowest:
+            best, lowest = chosen, actual
+        if actual <= error * _GOAL:
+            return _fewest(measurement, chosen, actual, error * _GOAL, requantize)
+        goal = min(goal, reached) * max(_GOAL, error * _GOAL / actual) * _MARGIN
+    return best, lowest
+
+
+def _fewest(
+    measurement: SensitivityMeasurement,
+    chosen: list[str],
+    reached: float,
+    limit: float,
+    requantize: Requantize,
+) -> tuple[list[str], float]:
+    """The first of the chosen modules that are enough without a margin."""
+    for end in range(1, len(chosen)):
+        if measurement.error(chosen[:end]) <= limit:
+            actual = measurement.error_of(requantize(chosen[:end]))
+            if actual <= limit:
+                return chosen[:end], actual
+    return chosen, reached
+
+
+def _chosen(
+    measurement: SensitivityMeasurement,
+    layers: Sequence[LayerSensitivity],
+    error: float,
+    goal: float,
+) -> tuple[list[str], float]:
+    """The modules that reach the goal together, greedily; and the error with them."""
+    total = len(measurement.graph.paths)
+    # No pattern of a recipe matches the model's own forward.
+    most = max(1, _MOST_IN_ONE * total)
+    small = [each for each in layers if each.module and each.operators <= most]
+    chosen: list[str] = []
+    reached = error
+    while reached > goal and len(chosen) < _MOST_OVERRIDES:
+        left = [each for each in small if not _overlaps(each.module, chosen)]
+        if not left:
+            break
+        chosen = [*chosen, _best(left)]
+        reached = measurement.error(chosen)
+        if sum(measurement.operators[name] for name in chosen) > _MOST_IN_ALL * total:
+            break
+    return _without_idle(measurement, chosen, goal, reached)
+
+
+def _best(left: Sequence[LayerSensitivity]) -> str:
+    """The module that costs most alone, or one inside it that costs nearly as much.
+
+    What all but one cost says less: with few inputs, errors cancel each other by chance.
+    """
+
+    def cost(layer: LayerSensitivity) -> float:
+        return -layer.without if layer.alone is None else layer.alone**2
+
+    most = max(left, key=cost)
+    if most.alone is None:
+        return most.module
+    near = [
+        each
+        for each in left
+        if most.module in modules_around(each.module) and cost(each) >= _NEARLY * cost(most)
+    ]
+    return min(near, key=lambda each: each.operators).module
+
+
+def _overlaps(module: str, chosen: Iterable[str]) -> bool:
+    return any(
+        module in modules_around(other) or other in modules_around(module) for other in chosen
+    )
+
+
+def _without_idle(
+    measurement: SensitivityMeasurement, chosen: list[str], goal: float, reached: float
+) -> tuple[list[str], float]:
+    """Drops modules without which the goal is reached too."""
+    for name in list(chosen):
+        rest = [other for other in chosen if other != name]
+        after = measurement.error(rest) if rest else reached
+        if rest and reached <= goal and after <= goal:
+            chosen, reached = rest, after
+    return chosen, reached
