@@ -7,7 +7,7 @@ The template for each platform reads the same files (docs/apps.md).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,9 @@ def make_payload(
     if measured:
         files |= _value_files(measured, folder)
         sizes = tuple(_sizes(measured, folder, loaded.recipe.benchmark.tolerance))
+        if generation and len(measured.inputs) > 2:
+            sizes, last = _of_last_token(sizes, folder)
+            files |= last
     model = _model(loaded, program, provenance, generation, sizes, bundled=bundled)
     if not library:
         model, made_files, why = _with_task(model, loaded, provenance, folder)
@@ -135,9 +138,12 @@ def _refuse_inputs(generation: Generation, place: str) -> None:
 
 
 def _refuse_logits_of_each(program: Program, generation: Generation, place: str) -> None:
-    """The app's own code takes the position of the first token and the logits of the last."""
+    """The app's own code takes the position of the first token and the logits of the last.
+
+    A method that takes which logits it gives is asked for these.
+    """
     names = {method.name for method in generation.methods}
-    for method in (each for each in program.methods if each.name in names):
+    for method in (m for m in program.methods if m.name in names and len(m.inputs) == 2):
         if any(isinstance(o, TensorInfo) and len(o.shape) > 2 for o in method.outputs):
             raise UsageError(
                 f"the method {method.name} gives the logits of each token, and apps take those of "
@@ -197,9 +203,9 @@ def _first_call(provenance: Provenance, folder: Path) -> Provenance | None:
     """The values of a language model's method if they are logits of a text's first tokens."""
     methods = [*map(provenance.of, provenance.methods), provenance]
     found = next((each for each in methods if each.inputs and each.expected), None)
-    if found is None or len(found.inputs) != 2:
+    if found is None or len(found.inputs) not in (2, 3):
         return None
-    tokens, position = found.inputs
+    tokens, position = found.inputs[:2]
     if not isinstance(tokens, TensorFile) or not isinstance(position, TensorFile):
         return None
     logits = found.expected[0]
@@ -207,6 +213,25 @@ def _first_call(provenance: Provenance, folder: Path) -> Provenance | None:
         return None
     start = inside(folder, position.path).read_bytes()
     return None if any(start) else found
+
+
+def _of_last_token(
+    sizes: Sequence[AppSize], folder: Path
+) -> tuple[tuple[AppSize, ...], dict[str, bytes | Path]]:
+    """Values of a method that takes which logits it gives, as the app calls it: without these.
+
+    The last token's logits are the last ones.
+    """
+    found, files = [], dict[str, bytes | Path]()
+    for size in sizes:
+        [logits] = size.expected
+        if logits.path is None or not logits.shape:
+            raise TypeError(logits)
+        given = inside(folder, logits.path).read_bytes()
+        files[logits.path] = given[-(len(given) // logits.shape[-2]) :]
+        last = logits.model_copy(update={"shape": (1, logits.shape[-1])})
+        found.append(size.model_copy(update={"inputs": size.inputs[:2], "expected": (last,)}))
+    return tuple(found), files
 
 
 def _sizes(provenance: Provenance, folder: Path, tolerance: Tolerance) -> Iterator[AppSize]:
@@ -263,6 +288,12 @@ def _generation(
     loaded: LoadedRecipe, generation: Generation, folder: Path
 ) -> tuple[AppGeneration, dict[str, bytes | Path], list[str]]:
     grid = loaded.recipe.benchmark.generation or BenchmarkGeneration()
+    if grid.speculation != "none":
+        raise UsageError(
+            "the app's own code generates without speculation",
+            place=str(loaded.path),
+            remedy="Leave it out: --set benchmark.generation.speculation=none",
+        )
     generation = generation.with_adapter(grid.lora)
     files: dict[str, bytes | Path] = {}
     notes: list[str] = []

@@ -34,6 +34,9 @@ LINEAR_SCHEMES = ("8da4w", "8da8w")
 EIGHT_BITS = "8da8w"
 # Those whose scales are searched, for a language model weighted by activations.
 SEARCHED_SCHEMES = ("8da4w",)
+# How the weights of these are rounded; `nearest` also where a recipe says nothing.
+NEAREST, GPTQ = "nearest", "gptq"
+AUTO_SCALED, UNSCALED, AWQ = "auto", "none", "awq"
 
 # Those of tables of embeddings with weights in groups.
 GROUPED_EMBEDDINGS = ("4w",)

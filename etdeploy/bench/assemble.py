@@ -33,7 +33,7 @@ from etdeploy.bench.notes import (
 )
 from etdeploy.bench.outputs import Checks, check_text
 from etdeploy.bench.passes import MEMORY, PROFILE, SUSTAINED, TEXT, TIMING
-from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.generation import DraftRecord, TextGeneration
 from etdeploy.bench.records.outputs import (
     RewritesRecord,
     TextCheck,
@@ -63,6 +63,7 @@ from etdeploy.bench.threads import ThreadCounts
 from etdeploy.devices.base import DeviceState
 from etdeploy.export.spec import require_method, values_of_method
 from etdeploy.program.folder import IDLE, REWRITES, Provenance, load_provenance
+from etdeploy.program.generation import Draft
 from etdeploy.program.model import Method, Operator, Program
 from etdeploy.recipe.load import LoadedRecipe
 from etdeploy.recipe.model import Tolerance
@@ -106,13 +107,15 @@ class Subject:
         program: Program,
         runner: BuiltRunner,
         simulated: Simulated | None = None,
+        draft: Draft | None = None,
     ) -> Subject:
-        """What a recipe measures of a program."""
+        """What a recipe measures of a program; `draft` is the one that it names."""
         provenance = load_provenance(program_folder)
         if provenance.generation:
             work = make_workload(
-                loaded, provenance.generation, program_folder, simulated=simulated is not None
-            )
+                loaded, provenance.generation, program_folder, simulated=simulated is not None,
+                draft=draft,
+            )  # fmt: skip
             if work.method in provenance.methods:
                 provenance = provenance.of(work.method)
             update = {"method": work.method, "generation": work.generation}
@@ -248,6 +251,7 @@ def _generation(
         spread=series.spread,
         methods=results[PROFILE].methods if PROFILE in results else (),
         encoder=encoded_input(work, starts, points[0]),
+        draft=DraftRecord.model_validate(work.draft, from_attributes=True) if work.draft else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from etdeploy.backends.values import Extras, Simulated
 from etdeploy.core.cancel import checkpoint
@@ -14,7 +15,10 @@ from etdeploy.program.folder import PROGRAM_FILE, Provenance, Stored, TensorFile
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import inputs_list
 
-_RUNNER_FOLDER = "runner"
+if TYPE_CHECKING:
+    from etdeploy.export.finished import DraftProgram
+
+_RUNNER_FOLDER, _DRAFT_FOLDER = "runner", "draft"
 _NOTHING = Extras()
 
 
@@ -26,14 +30,16 @@ def make_bundle(
     extras: Extras = _NOTHING,
     simulated: Simulated | None = None,
     request: Mapping[str, Path] | None = None,
+    draft: DraftProgram | None = None,
 ) -> Bundle:
     """List the files for one program and one runner, with their digests.
 
     The runner's list of inputs is written to `list_path`, with the lists for the recipe's sizes
     beside it; they must exist as long as the bundle is used. `extras` are third-party libraries
     beside the runner's own. `request` has files that say what to generate, by their paths in the
-    bundle, instead of inputs. Raises OSError for a missing file, and ValueError for a file outside
-    its folder, for equal paths, and for a variable that names none of the files.
+    bundle, instead of inputs. `draft` proposes tokens to the program. Raises OSError for a missing
+    file, and ValueError for a file outside its folder, for equal paths, and for a variable that
+    names none of the files.
     """
     files = [
         *_runner_files(runner),
@@ -45,6 +51,7 @@ def make_bundle(
             if request is None
             else (bundle_file(path, name) for name, path in request.items())
         ),
+        *(bundle_file(path, name) for name, path in _draft_files(draft)),
     ]
     paths = [file.path for file in files]
     if len(set(paths)) != len(paths):
@@ -53,10 +60,11 @@ def make_bundle(
     return Bundle(
         files=tuple(files),
         launch=ProcessLaunch(
-            argv=(*_command(runner), *_data_options(provenance)),
+            argv=(*_command(runner), *_data_options(provenance), *_draft_options(draft)),
             environment=_environment(extras, folder),
         ),
         simulated=simulated,
+        draft=draft.draft if draft else None,
     )
 
 
@@ -123,6 +131,19 @@ def _command(runner: BuiltRunner) -> tuple[str, ...]:
 def _data_options(provenance: Provenance) -> Iterator[str]:
     for name in provenance.data:
         yield from ("--data", f"{{bundle}}/{name}")
+
+
+def _draft_files(draft: DraftProgram | None) -> Iterator[tuple[str, Path]]:
+    if draft:
+        yield f"{_DRAFT_FOLDER}/{PROGRAM_FILE}", draft.path
+        for path in draft.data:
+            yield f"{_DRAFT_FOLDER}/{path.name}", path
+
+
+def _draft_options(draft: DraftProgram | None) -> Iterator[str]:
+    for name, _ in _draft_files(draft):
+        option = "--draft" if PurePosixPath(name).name == PROGRAM_FILE else "--draft-data"
+        yield from (option, f"{{bundle}}/{name}")
 
 
 def bundle_file(source: Path, path: str, executable: bool = False) -> BundleFile:

@@ -7,20 +7,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from etdeploy.bench.records.generation import EncodedInput, GenerationPoint
+from etdeploy.bench.records.generation import EncodedInput, GenerationPoint, speculated
 from etdeploy.bench.statistics import percentile, summarize
 from etdeploy.core.commands import quoted
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import write_atomic
-from etdeploy.program.folder import Provenance, Stored, TensorFile
-from etdeploy.program.generation import TOKEN_EMBEDDING, Generation, GenerationEncoder, sampled_ids
+from etdeploy.core.hashing import sha256_file
+from etdeploy.export.spec import ExportSpec
+from etdeploy.program.folder import PROGRAM_FILE, Provenance, Stored, TensorFile
+from etdeploy.program.generation import (
+    TOKEN_EMBEDDING,
+    Draft,
+    Generation,
+    GenerationEncoder,
+    layout_for,
+    sampled_ids,
+    verify_tokens_for,
+)
 from etdeploy.program.generation import random_ids as draw_ids
-from etdeploy.program.tokenizer import load_tokenizer
+from etdeploy.program.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_folder
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.recipe.model import Benchmark, BenchmarkGeneration, ExportGeneration
+from etdeploy.recipe.model import (
+    Benchmark,
+    BenchmarkGeneration,
+    ExportGeneration,
+    Recipe,
+    Speculation,
+)
 from etdeploy.recipe.tasks import has_encoder
 from etdeploy.runner.generation import (
     EncoderRun,
@@ -33,6 +49,9 @@ from etdeploy.runner.generation import (
     tokens_per_s,
 )
 from etdeploy.runner.protocol import inputs_list
+
+if TYPE_CHECKING:
+    from etdeploy.export.finished import DraftProgram
 
 _GRID = ("benchmark", "generation")
 
@@ -70,6 +89,8 @@ class GenerationWorkload:
     stop_ids: tuple[int, ...]
     points: tuple[WorkPoint, ...]
     prompt: str | None
+    speculation: Speculation = "none"
+    draft: Draft | None = None
 
     @property
     def traced(self) -> tuple[int, ...]:
@@ -92,11 +113,17 @@ class GenerationWorkload:
 
 
 def make_workload(
-    loaded: LoadedRecipe, generation: Generation, program_folder: Path, *, simulated: bool = False
+    loaded: LoadedRecipe,
+    generation: Generation,
+    program_folder: Path,
+    *,
+    simulated: bool = False,
+    draft: Draft | None = None,
 ) -> GenerationWorkload:
     """Return what a recipe generates with a program, which is always the same.
 
-    A simulated one generates each point once: its times count for nothing.
+    A simulated one generates each point once: its times count for nothing. `draft` is the one that
+    the recipe names.
 
     Raises UsageError if it does not fit the program's context, if the recipe requests something
     that text generation does not support, or if its prompt cannot be tokenized.
@@ -104,10 +131,12 @@ def make_workload(
     benchmark = loaded.recipe.benchmark
     _refuse(loaded)
     grid = benchmark.generation or BenchmarkGeneration()
+    require_speculation(loaded, generation)
     if generation.encoder:
         work = _encoded_workload(benchmark, grid, generation, generation.encoder)
     else:
         work = _prompted_workload(loaded, grid, generation.with_adapter(grid.lora), program_folder)
+        work = replace(work, draft=draft)
     if not simulated:
         return work
     once = tuple(replace(point, warmup=0, repetitions=1) for point in work.points)
@@ -136,6 +165,7 @@ def _prompted_workload(
         stop_ids=generation.stop_ids if grid.prompt is not None else (),
         points=points,
         prompt=grid.prompt,
+        speculation=grid.speculation,
     )
 
 
@@ -167,10 +197,112 @@ def require_measurable(loaded: LoadedRecipe, context: int) -> None:
     `context` is the program's, which may be shorter than the recipe's.
     """
     _refuse(loaded)
+    require_speculation(loaded, None)
     grid = loaded.recipe.benchmark.generation or BenchmarkGeneration()
     if grid.prompt is None and not has_encoder(loaded.recipe.model.task):
         largest = (max(grid.prompt_tokens), max(grid.new_tokens), max(grid.depth))
         _require_room(loaded, context, *largest)
+
+
+_NO_SPECULATION = "Leave the recipe without speculation, or --speculate none"
+
+
+def require_speculation(loaded: LoadedRecipe, generation: Generation | None) -> None:
+    """Raises UsageError if a recipe speculates and the program cannot verify.
+
+    Without the program, what the recipe says of it counts; it may turn out to be unable later.
+    """
+    grid = loaded.recipe.benchmark.generation or BenchmarkGeneration()
+    if grid.speculation == "none" or (generation is not None and generation.verify_tokens):
+        return
+    reason = _unverifiable(loaded.recipe)
+    if generation is not None:
+        last_only = ("its methods give the logits of the last token alone", _NO_SPECULATION)
+        state = "its layers have a recurrent state, which cannot go back from a token that is wrong"
+        reason = (state, _NO_SPECULATION) if generation.rewind == 0 else reason or last_only
+    if reason:
+        raise UsageError(
+            f"speculation needs a program that verifies several tokens in one call: {reason[0]}",
+            place=_place(loaded, *_GRID, "speculation"),
+            remedy=reason[1],
+        )
+
+
+def require_fitting_draft(
+    draft: DraftProgram,
+    spec: ExportSpec,
+    generation: Generation | None,
+    program_folder: Path | None,
+) -> None:
+    """Raises UsageError unless a draft has the tokens and the context of the program.
+
+    Before the export, the model's own files say what is known.
+    """
+    from etdeploy.export.finished import tokens_by_id
+    from etdeploy.export.hf.check import folder_here
+    from etdeploy.export.hf.config import read_config, vocabulary_of
+
+    model = folder_here(spec.hf) if spec.hf else None
+    if generation is None:
+        config = read_config(model) if model else None
+        vocabulary = vocabulary_of(config) if isinstance(config, dict) else None
+        context = spec.generation.context if spec.generation else None
+        tokenizer = model / TOKENIZER_FILE if model else None
+    else:
+        vocabulary, context = generation.vocabulary, generation.context
+        folder = tokenizer_folder(generation, program_folder) if program_folder else None
+        tokenizer = folder / TOKENIZER_FILE if folder else None
+    own = draft.draft
+    if context is not None and own.context < context:
+        raise draft.refused(
+            f"it has a context of {own.context:,} tokens, and the program one of {context:,}",
+            f"Export the draft with --context {context}, or this program with a shorter one: "
+            f"--context {own.context}",
+        )
+    if vocabulary is not None and own.vocabulary != vocabulary:
+        raise draft.refused(
+            f"it has a vocabulary of {own.vocabulary:,} tokens, and the program one of "
+            f"{vocabulary:,}",
+            _SAME_TOKENIZER,
+        )
+    if tokenizer and tokenizer.is_file() and draft.tokenizer:
+        mine, theirs = tokens_by_id(tokenizer), tokens_by_id(draft.tokenizer)
+        other = sorted(i for i in {*mine, *theirs} if mine.get(i) != theirs.get(i))
+        if other:
+            raise draft.refused(
+                f"its tokenizer is another one: {count(len(other), 'token')} differ, the first of "
+                f"which is {other[0]:,}, {theirs.get(other[0])!r} in place of "
+                f"{mine.get(other[0])!r}",
+                _SAME_TOKENIZER,
+            )
+    program = program_folder / PROGRAM_FILE if program_folder else None
+    same_size = program and program.is_file() and program.stat().st_size == own.size_bytes
+    if program and same_size and sha256_file(program) == own.sha256:
+        raise draft.refused("it is the program itself, so it is not faster", _SAME_TOKENIZER)
+
+
+_SAME_TOKENIZER = (
+    "Name the program of a smaller model of the same family, whose tokenizer is the same; or "
+    f"{_NO_SPECULATION[0].lower()}{_NO_SPECULATION[1:]}"
+)
+
+
+def _unverifiable(recipe: Recipe) -> tuple[str, str] | None:
+    """Why the program of a recipe cannot verify, and what to do; None where it may be able to."""
+    asked = recipe.export.generation or ExportGeneration()
+    if recipe.has_other_exporter:
+        return None
+    if has_encoder(recipe.model.task):
+        return "models with an encoder have no method for it", _NO_SPECULATION
+    if not asked.verify_tokens:
+        return "export.generation.verify_tokens is 0", "--set export.generation.verify_tokens=16"
+    if not verify_tokens_for(asked, recipe.export.backend):
+        where = f"the backend {recipe.export.backend} computes elsewhere than on the CPU"
+        return where, _NO_SPECULATION
+    if layout_for(asked) == "executorch":
+        last_only = "the method of ExecuTorch's contract gives the logits of the last token alone"
+        return last_only, "--set export.generation.layout=etdeploy"
+    return None
 
 
 def _repetitions(benchmark: Benchmark, prompt: Sequence[int], new_tokens: int) -> tuple[int, int]:
@@ -325,8 +457,8 @@ def write_request(work: GenerationWorkload, folder: Path) -> Mapping[str, Path]:
 
     The files must exist as long as the bundle is used.
     """
-    # A text that ends early would leave methods untraced.
-    endless = replace(work, stop_ids=())
+    # A text that ends early, or whose prompt's method verifies, would leave methods untraced.
+    endless = replace(work, stop_ids=(), speculation="none", draft=None)
     files = {TIMING_REQUEST: _requested(work, _timed(work.points), encodings=_ENCODINGS),
              MEMORY_REQUEST: _requested(work, iter([_point(point_name(0), 0, work.points[0], 1)])),
              PROFILE_REQUEST: _requested(endless, _traced(work))}  # fmt: skip
@@ -396,7 +528,7 @@ def _expected(work: GenerationWorkload) -> dict[str, bytes]:
         )
         for i, text in enumerate(texts)
     ]  # fmt: skip
-    greedy = replace(work, sampling=Sampling(), stop_ids=())
+    greedy = replace(work, sampling=Sampling(), stop_ids=(), speculation="none", draft=None)
     return {TEXT_REQUEST: _requested(greedy, iter(points), ids)} | {
         f"{FOLDER}/{_expected_prompt_file(i)}": prompt_bytes(
             (*text.prompt_ids, *text.expected.token_ids[:-1])
@@ -463,6 +595,8 @@ def _requested(
         logit_ids,
         encoder,
         made.static_cache,
+        speculation=work.speculation,
+        draft=work.draft,
     )
     return lines.encode()
 
@@ -525,6 +659,9 @@ def _generation_point(
         stopped=first.stopped,
         generations=len(runs),
         distinct=len({run.token_ids for run in runs}),
+        speculation=None
+        if work.speculation == "none"
+        else speculated(runs, len(tokens_ms), has_draft=work.draft is not None),
     )
 
 

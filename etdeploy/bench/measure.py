@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 from etdeploy.bench.assemble import Revision, Subject, assemble
 from etdeploy.bench.conditions import DeviceWatch, PendingObservation
@@ -71,8 +73,9 @@ def open_measurement(
     if device.capabilities.emulated:
         loaded = emulated_defaults(loaded)
     subject = Subject.of(
-        loaded, prepared.program_folder, prepared.program, prepared.runner, bundle.simulated
-    )
+        loaded, prepared.program_folder, prepared.program, prepared.runner, bundle.simulated,
+        bundle.draft,
+    )  # fmt: skip
     if bundle.app:
         subject = replace(subject, app_files=tuple(file.path for file in bundle.files))
     started = datetime.now(timezone.utc)
@@ -160,6 +163,15 @@ class Measurement:
         """Runs one start: the timing pass at every size, or with every number of threads."""
         for step in self._passes.starts[number - 1]:
             self._run(step)
+
+    @property
+    def medians_ms(self) -> list[float]:
+        """The median of each start so far, at the first size."""
+        return [
+            median(result.results.samples_ms)
+            for result in self._results.values()
+            if result.step.name == TIMING and not result.step.further
+        ]
 
     def finish(self, interleaved_with: str | None = None) -> StoredRun:
         """Runs the other passes, compares the outputs and writes the record."""
@@ -353,6 +365,85 @@ def measure_interleaved(
             run_a = of_a.finish(of_b.run_id)
         with _failing_as("B"):
             return run_a, of_b.finish(of_a.run_id)
+
+
+EnoughStarts = Callable[[Mapping[int, Sequence[float]]], Collection[int]]
+"""Which measurements need no further start, by the median of each start so far."""
+
+
+def measure_in_turns(
+    device: Device,
+    prepared: Sequence[PreparedMeasurement],
+    output: Path,
+    enough: EnoughStarts,
+    progress: Progress = silent,
+) -> list[StoredRun | RunError]:
+    """Run the starts of several measurements in turns, every second round in reverse order.
+
+    One that fails on the device does not end the others: its error takes its place. The device is
+    locked, and all bundles were pushed to it.
+
+    Raises:
+        DeviceError: The device is gone. No measurement has a record.
+    """
+    with ExitStack() as stack:
+        sides = [
+            _Side(stack.enter_context(ExitStack()), device, each, output, progress)
+            for each in prepared
+        ]
+        running = dict(enumerate(sides))
+        for number in range(1, max(side.starts for side in sides) + 1):
+            for place in list(running) if number % 2 else list(running)[::-1]:
+                side = running[place]
+                if number > side.starts or not side.attempt(
+                    partial(Measurement.start, number=number)
+                ):
+                    del running[place]
+            for place in enough({place: side.medians_ms for place, side in running.items()}):
+                running.pop(place, None)
+        return [side.finish() for side in sides]
+
+
+class _Side:
+    """One of several measurements; its first failure ends it alone."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        device: Device,
+        prepared: PreparedMeasurement,
+        output: Path,
+        progress: Progress,
+    ) -> None:
+        self._stack = stack
+        self._measurement = stack.enter_context(
+            open_measurement(device, prepared, output, progress)
+        )
+        self._error: RunError | None = None
+        self.starts = self._measurement.starts
+
+    @property
+    def medians_ms(self) -> list[float]:
+        """The median of each start so far, at the first size."""
+        return self._measurement.medians_ms
+
+    def attempt(self, act: Callable[[Measurement], object]) -> bool:
+        """Whether the measurement did it; after a failure it is closed."""
+        try:
+            act(self._measurement)
+        except RunError as error:
+            self._error = error
+            # Its contexts learn of the failure, and keep nothing but the runner's log.
+            self._stack.__exit__(RunError, error, error.__traceback__)
+            return False
+        return True
+
+    def finish(self) -> StoredRun | RunError:
+        """The record, or why there is none."""
+        found: list[StoredRun] = []
+        if self._error is None:
+            self.attempt(lambda measurement: found.append(measurement.finish()))
+        return self._error or found[0]
 
 
 @contextmanager

@@ -29,7 +29,7 @@ _LIMIT_BYTES = 20_000_000_000
 # Every name that etdeploy creates in it.
 NAMES = frozenset(
     {"programs", "runners", "builds", "sources", "zig", "kits", "wheels", "state", "bundles",
-     "traces", "parcels", "fetched", "logs", LOCKS, TAG, ".gone", "sizes.json"}
+     "traces", "references", "parcels", "fetched", "logs", LOCKS, TAG, ".gone", "sizes.json"}
 )  # fmt: skip
 # A run that makes nothing new still writes notes and logs.
 _LEAST_BYTES, _LEAST_FILES = 1_000_000, 50
@@ -121,6 +121,7 @@ class CacheKind(StrEnum):
     KITS = "kits"
     BUNDLES = "bundles"
     TRACES = "traces"
+    REFERENCES = "references"
     PARCELS = "parcels"
     FETCHED = "fetched"
     STATE = "state"

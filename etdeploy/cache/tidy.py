@@ -3,7 +3,7 @@
 programs/KEY  runners/KEY  wheels/KEY     entries: can be removed while other runs are active,
 parcels/KEY  fetched/DIGEST               unless one of them has marked the entry
 builds/NAME  sources/VERSION  zig         the rest: removed only while no other run is active
-kits/KEY  bundles/DIGEST  state/RECIPE/DEVICE  logs/FILE
+kits/KEY  references/KEY  bundles/DIGEST  state/RECIPE/DEVICE  logs/FILE
 
 A part is first renamed under its locks, then deleted without them: no run ever finds half of it,
 and none waits for the deletion.
@@ -37,6 +37,7 @@ KINDS = (
     CacheKind.STATE,
     CacheKind.BUNDLES,
     CacheKind.TRACES,
+    CacheKind.REFERENCES,
     CacheKind.LOGS,
 )
 UNUSED_DAYS = 30
@@ -116,7 +117,7 @@ def _small_parts(workspace: Workspace) -> Iterator[Unit]:
             if recipe.name != "export":
                 used_s = max(_lock_date(workspace, "state", recipe.name, path.name), _date(path))
                 yield Unit(CacheKind.STATE, f"{recipe.name}/{path.name}", path, used_s)
-    for kind in (CacheKind.KITS, CacheKind.TRACES):
+    for kind in (CacheKind.KITS, CacheKind.TRACES, CacheKind.REFERENCES):
         for path in _children(workspace.folder(kind)):
             used_s = _date(use_lock(workspace.locks, kind, path.name)) or _date(path)
             yield Unit(kind, path.name, path, used_s)

@@ -5,6 +5,7 @@
     sources/<version>/  clones of ExecuTorch    builds/<name>/   build folders, which keep growing
     kits/<key>/       device makers' libraries  traces/<key>/    traces that were read
     parcels/<key>/    what a night measures     fetched/<digest>/  a file of another host's parcel
+    references/<key>/ texts of a model before quantization
     locks/            one file per shared resource
 
 An entry is a folder with a manifest of digests. It is built under a temporary name, under a lock,

@@ -24,19 +24,19 @@ from etdeploy.core.errors import Interrupted
 
 
 class Flag:
-    """A request to stop; a flag is also up while its parent is up.
+    """A request to stop; a flag is also up while one of its parents is up.
 
     A plain value, not a threading.Event: a signal handler may interrupt the thread that holds the
     event's lock.
     """
 
-    def __init__(self, parent: Flag | None = None) -> None:
+    def __init__(self, *parents: Flag) -> None:
         self._is_up = False
-        self._parent = parent
+        self._parents = parents
 
     def is_set(self) -> bool:
         """Whether it is up."""
-        return self._is_up or (self._parent is not None and self._parent.is_set())
+        return self._is_up or any(parent.is_set() for parent in self._parents)
 
     def set(self) -> None:
         """Raises it."""

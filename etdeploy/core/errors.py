@@ -69,6 +69,12 @@ class UsageError(EtdeployError):
     kind = "usage"
 
 
+class SessionBusyError(UsageError):
+    """A session was used while another thread uses it, or while it generates a text."""
+
+    kind = "session busy"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing wrong with a recipe."""
@@ -146,6 +152,12 @@ class DeviceError(EtdeployError):
     kind = "device"
 
 
+class DeviceLostError(DeviceError):
+    """A device went away while a session used it; `Session.reopen` continues when it is back."""
+
+    kind = "device lost"
+
+
 class NoVerdictError(DeviceError):
     """A verdict was asked for, and too little could be measured or judged to give one."""
 
@@ -178,6 +190,13 @@ class LockError(EtdeployError):
 
     exit_code = 11
     kind = "not reproduced"
+
+
+class LimitError(EtdeployError):
+    """Nothing that was tried keeps within the user's limits."""
+
+    exit_code = 12
+    kind = "limits"
 
 
 class PluginError(EtdeployError):

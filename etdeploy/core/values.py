@@ -91,6 +91,14 @@ def silent(text: str, fraction: float | None = None) -> None:
     """A Progress that shows nothing."""
 
 
+class Stop(Protocol):
+    """A request to stop, such as a threading.Event."""
+
+    def is_set(self) -> bool:
+        """Whether it was made."""
+        ...
+
+
 class DoctorCheck(Value):
     """One thing that was looked for.
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from etdeploy.backends.values import Simulated
 from etdeploy.core.values import Progress, Value, silent
+from etdeploy.program.generation import Draft
 
 
 class DeviceFacts(Value):
@@ -227,11 +228,13 @@ class Bundle(Value):
         files: What is pushed.
         launch: What is started there.
         simulated: What computes the program there, if not the processor that it is for.
+        draft: The program beside it that proposes tokens; None without one.
     """
 
     files: tuple[BundleFile, ...]
     launch: Annotated[ProcessLaunch | AppLaunch, Field(discriminator="kind")]
     simulated: Simulated | None = None
+    draft: Draft | None = None
 
     @property
     def process(self) -> ProcessLaunch:

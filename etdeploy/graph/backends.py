@@ -106,6 +106,13 @@ def bundle_notes(job: Job, program: Program | None, versions: Mapping[str, str])
     )
 
 
+def is_simulated(job: Job) -> bool:
+    """Whether a simulator would compute on the job's device what the recipe's backend exports."""
+    backend = backend_named(job.loaded.recipe.export.backend)
+    found = backend.simulated(Workstation.this(), _destination(job), Partitions())
+    return found is not None
+
+
 def simulation_for(job: Job, program: Program) -> Simulated | None:
     """What simulates the program's processor on the job's device; None if nothing does."""
     station, where = Workstation.this(), _destination(job)

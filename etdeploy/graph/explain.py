@@ -184,7 +184,7 @@ def _task_of(status: TaskStatus, exported: bool) -> ExplainedTask:
         value="run" if status.would_run else "up to date",
         reason=reason,
         title=step.title,
-        needs=step.needs,
+        needs=(*step.needs, *step.after),
     )
 
 

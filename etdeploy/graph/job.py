@@ -16,6 +16,7 @@ from etdeploy.core.hashing import sha256_bytes
 from etdeploy.core.values import Progress, StrEnum, Value, silent
 from etdeploy.devices.base import Bundle, Device, DeviceFacts
 from etdeploy.export.cache import ExportedProgram
+from etdeploy.export.spec import NodeObservation
 from etdeploy.plan.derive import Available, CustomKernels
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_INFO
@@ -101,6 +102,8 @@ class Job:
         variant: Tells two jobs of one run apart that have the same recipe and device.
         speech: What the recipe's language model is to understand; None where nothing is said to it.
         measures: Whether the program may be measured, whose traces need an ETRecord.
+        observation: The values that the program returns beside its outputs, if it runs once to be
+            compared with eager; None if it is measured.
         app: Set if an app runs the program; None for a runner.
         original: The recipe as its author wrote it, where an app needs another export.
         app_planner: Plans the app's ExecuTorch.
@@ -118,6 +121,7 @@ class Job:
     variant: str = ""
     speech: Speech | None = None
     measures: bool = True
+    observation: NodeObservation | None = None
     app: AppOptions | None = None
     original: LoadedRecipe | None = None
     app_planner: AppPlanner | None = None
@@ -178,6 +182,7 @@ class StepName(StrEnum):
 
     EXPORT = "export"
     PLAN = "plan"
+    PREBUILD = "prebuild"
     RUNTIME = "runtime"
     PROJECT = "project"
     RUNNER = "runner"
@@ -185,6 +190,7 @@ class StepName(StrEnum):
     BUNDLE = "bundle"
     PUSH = "push"
     BENCH = "bench"
+    OBSERVE = "observe"
 
 
 class Checked(Value):

@@ -329,7 +329,7 @@ def loaded_for_app(loaded: LoadedRecipe, target: Target) -> LoadedRecipe:
     update: dict[str, str] = {}
     if target.system == "android" and fits_stock_runtimes(recipe):
         update["layout"] = "executorch"
-    elif asked.attention == "auto" and recipe.app.runtime != "source":
+    elif (asked.attention, asked.cache) == ("auto", "float32") and recipe.app.runtime != "source":
         update["attention"] = "stock"
     export = recipe.export.model_copy(update={"generation": asked.model_copy(update=update)})
     return replace(loaded, recipe=recipe.model_copy(update={"export": export}))

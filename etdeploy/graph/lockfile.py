@@ -37,6 +37,7 @@ from etdeploy.program.folder import (
 )
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides
+from etdeploy.recipe.model import DRAFT
 
 # Begins the text of every lock file; `ResultFile` knows one by it.
 FIRST_KEY = '{\n  "etdeploy_lock":'
@@ -73,7 +74,7 @@ class LockFile(Value):
         etdeploy: The release that wrote it.
         device, target: Which of the two was named, for the plan.
         commit: Of models from the Hugging Face hub.
-        files: SHA-256 of the files that the program was made from.
+        files: SHA-256 of the files that the program was made from, and of a draft.
         versions: Of what is installed to export it.
         program: SHA-256 of the files of the program folder, but not of reports about the export.
         program_bytes: Size of the `.pte`.
@@ -152,16 +153,16 @@ def lock_of(
     made = load_provenance(program)
     tools = tool_versions(resolved.export_spec)
     names = (name for name in folder_files(program) if not name.startswith("."))
+    draft = resolved.draft
+    drafts = {str(path): sha256_file(path) for path in (draft.path, *draft.data)} if draft else {}
+    files = {**situation.named_digests(), **made.code_files, **drafts}
     return LockFile(
         name=resolved.job.loaded.name,
         recipe=recipe.model_copy(update={"values": recipe_values(resolved.job.loaded, folder)}),
         device=device,
         target=target,
         commit=situation.commit,
-        files={
-            portable_path(path, folder): digest
-            for path, digest in sorted({**situation.named_digests(), **made.code_files}.items())
-        },
+        files={portable_path(path, folder): digest for path, digest in sorted(files.items())},
         versions={name: found for name, found in tools.items() if found},
         program={n: sha256_file(program / n) for n in sorted(names) if n not in _NOT_LOCKED},
         program_bytes=(program / PROGRAM_FILE).stat().st_size,
@@ -192,6 +193,8 @@ def recipe_values(loaded: LoadedRecipe, folder: Path) -> dict[str, Any]:
 def _portable(value: Any, folder: Path) -> Any:
     if isinstance(value, list):
         return [_portable(each, folder) for each in value]
+    if isinstance(value, str) and value.startswith(DRAFT):
+        return DRAFT + _portable(value.removeprefix(DRAFT), folder)
     is_path = isinstance(value, str) and Path(value).is_absolute()
     return portable_path(value, folder) if is_path else value
 

@@ -5,8 +5,10 @@ As in `pipeline.py`, an action imports what only it needs.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +36,10 @@ from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.tasks.steps import Load, Step, StepLog
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import Provenance, load_provenance
+from etdeploy.program.generation import Draft, Generation
 from etdeploy.recipe.model import BenchmarkGeneration
 from etdeploy.runner.model import BuiltRunner
+from etdeploy.runner.protocol import RunnerOutput
 
 if TYPE_CHECKING:
     from etdeploy.bench.measure import PreparedMeasurement
@@ -56,12 +60,18 @@ def bundle_step(resolved: Resolved) -> Step:
         loaded = job.loaded
         provenance = load_provenance(folder)
         simulated = simulation_for(job, program)
-        request = request_files(job, provenance, folder, simulated=simulated is not None)
+        draft = resolved.draft
+        request = request_files(
+            job, provenance, folder, simulated=simulated is not None,
+            draft=draft.draft if draft else None,
+        )  # fmt: skip
         if request is None:
             wanted = loaded.recipe.benchmark.method
             provenance = values_of_method(provenance, wanted, str(loaded.path))
         extras = extras_for(job, program, provenance.versions)
-        bundle = make_bundle(runner, folder, provenance, inputs_list, extras, simulated, request)
+        bundle = make_bundle(
+            runner, folder, provenance, inputs_list, extras, simulated, request, draft
+        )
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)
         notes = "".join(f"; {note}" for note in bundle_notes(job, program, provenance.versions))
@@ -77,6 +87,7 @@ def bundle_step(resolved: Resolved) -> Step:
             "SoC": job.facts.soc if job.facts else None,
             "benchmark.method": job.loaded.recipe.benchmark.method,
             **generation_inputs(job),
+            **draft_input(resolved),
             **resolved.bundle_inputs,
         },
         sound=lambda: _gone(output, job.workspace.folder(CacheKind.KITS)),
@@ -85,7 +96,12 @@ def bundle_step(resolved: Resolved) -> Step:
 
 
 def request_files(
-    job: Job, provenance: Provenance, folder: Path, *, simulated: bool = False
+    job: Job,
+    provenance: Provenance,
+    folder: Path,
+    *,
+    simulated: bool = False,
+    draft: Draft | None = None,
 ) -> Mapping[str, Path] | None:
     """The files that say what a measurement generates; None for a program that generates nothing.
 
@@ -102,12 +118,32 @@ def request_files(
     )
 
     try:
-        work = make_workload(job.loaded, provenance.generation, folder, simulated=simulated)
+        work = make_workload(
+            job.loaded, provenance.generation, folder, simulated=simulated, draft=draft
+        )
     except UsageError:
         return {}
     requests = write_request(work, job.state / FOLDER)
     inputs = encoder_files(provenance, folder, job.state / FOLDER)
     return {**requests, **{f"{FOLDER}/{name}": path for name, path in inputs.items()}}
+
+
+def draft_input(resolved: Resolved) -> dict[str, object]:
+    """The draft, as an input of steps; nothing without one."""
+    return {"draft": resolved.draft.draft.sha256} if resolved.draft else {}
+
+
+def require_draft(resolved: Resolved, generation: Generation | None, folder: Path | None) -> None:
+    """Raises UsageError if the recipe's draft does not fit the program, as far as that is known.
+
+    `generation` and `folder` are the program's; None before the export.
+    """
+    if resolved.draft is None:
+        return
+    from etdeploy.bench.generation_workload import require_fitting_draft, require_speculation
+
+    require_speculation(resolved.job.loaded, generation)
+    require_fitting_draft(resolved.draft, resolved.export_spec, generation, folder)
 
 
 def generation_inputs(job: Job) -> dict[str, object]:
@@ -266,3 +302,84 @@ def bench_step(job: Job, device: Device) -> Step:
         alone=lambda: f"device {job.identity}",
         holds=lambda progress: device_lock(job, progress),
     )
+
+
+class Observed(Value):
+    """The outputs of one inference.
+
+    Attributes:
+        folder: With their files.
+        outputs: As the runner wrote them.
+        program_sha256: Of the program that gave them.
+    """
+
+    folder: str
+    outputs: tuple[RunnerOutput, ...]
+    program_sha256: str
+
+
+def observe_step(job: Job, device: Device) -> Step:
+    """Runs the program once, and fetches its outputs."""
+    recipe = job.loaded.recipe
+    output = stage_path(job, StepName.OBSERVE)
+    folder = job.state / "observed"
+
+    def act(log: StepLog) -> str:
+        from etdeploy.bench.passes import OUTPUTS, Pass
+        from etdeploy.bench.results_folder import run_id
+        from etdeploy.bench.run_pass import run_pass
+        from etdeploy.bench.threads import choose_threads
+
+        exported, _ = load_program(job)
+        provenance = values_of_method(
+            load_provenance(Path(exported.folder)), recipe.benchmark.method, str(job.loaded.path)
+        )
+        threads = choose_threads(recipe.runtime.threads, device.state()).numbers[0]
+        size = next(iter(provenance.measured))
+        once = Pass(OUTPUTS, 0, 1, True, size=size, method=provenance.method, threads=threads)
+        bundle = Bundle.load(stage_path(job, StepName.BUNDLE))
+        output.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        log.progress("running the program once")
+        device.end_leftovers()
+        name = run_id(datetime.now(timezone.utc), job.loaded.name, device.name)
+        with device.open_run(bundle, name) as run:
+            found = run_pass(run, once, recipe, device.name, folder, device.capabilities)
+        outputs = found.results.outputs
+        Observed(
+            folder=str(folder / once.outputs_folder),
+            outputs=outputs,
+            program_sha256=exported.sha256,
+        ).save(output)
+        return f"{console.count(len(outputs), 'output')} of one inference"
+
+    def sound() -> str | None:
+        seen = Observed.load(output)
+        files = [Path(seen.folder, each.path) for each in seen.outputs if each.path]
+        if job.measure_again:
+            return "another run was requested"
+        return None if all(file.is_file() for file in files) else "its outputs are gone"
+
+    return Step(
+        StepName.OBSERVE,
+        "run the program once and fetch its outputs",
+        output,
+        act,
+        needs=(StepName.BUNDLE, StepName.PUSH, StepName.EXPORT, StepName.RUNNER),
+        inputs={
+            THREADS: recipe.runtime.threads,
+            "benchmark.method": recipe.benchmark.method,
+            "benchmark.timeout_s": recipe.benchmark.timeout_s,
+        },
+        sound=sound,
+        value=Observed,
+        load=Load.BUSY,
+        alone=lambda: f"device {job.identity}",
+        holds=lambda progress: device_lock(job, progress),
+    )
+
+
+def load_observed(job: Job) -> Observed:
+    """The last outputs of the observe step."""
+    return Observed.load(stage_path(job, StepName.OBSERVE))

@@ -6,15 +6,18 @@ Most runs skip most steps, so an action imports what only it needs.
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.cache.folder import CacheKind
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core import console
-from etdeploy.core.errors import Blocker, BuildError
+from etdeploy.core import cancel, console
+from etdeploy.core.errors import Blocker, BuildError, EtdeployError, Interrupted
 from etdeploy.core.hashing import digest_json
 from etdeploy.core.values import Progress
 from etdeploy.export.cache import ExportedProgram
@@ -32,7 +35,14 @@ from etdeploy.graph.job import (
     load_program,
     stage_path,
 )
-from etdeploy.graph.on_device import bench_step, bundle_step, push_step
+from etdeploy.graph.on_device import (
+    bench_step,
+    bundle_step,
+    draft_input,
+    observe_step,
+    push_step,
+    require_draft,
+)
 from etdeploy.graph.resolve import Resolved
 from etdeploy.graph.tasks.steps import DedupKey, Load, Step, StepLog
 from etdeploy.plan.cmake_options import spelled_for
@@ -53,20 +63,24 @@ from etdeploy.recipe.rules import remedies_for
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import find_target
 
+_NICE = 10
+
 
 def make_steps(resolved: Resolved, exporter: Exporter = OWN_PROCESSES) -> tuple[Step, ...]:
     """Every step in order; push and bench only if there is a device. Looks nothing up."""
-    job = resolved.job
-    steps: tuple[Step, ...] = (_export(resolved, exporter), _plan(resolved))
+    job, failed = resolved.job, cancel.Flag()
+    steps: tuple[Step, ...] = (_export(resolved, exporter, failed), _plan(resolved))
     if job.app:
         from etdeploy.graph.app_steps import app_steps
 
         steps = (*steps, *app_steps(resolved))
     else:
+        ahead = (_prebuild(resolved, failed),) if _builds_ahead(resolved) else ()
         runner = (_runtime(resolved), _runner(resolved), _check(resolved))
-        steps = (*steps, *runner, bundle_step(resolved))
+        steps = (*steps, *ahead, *runner, bundle_step(resolved))
     if job.device:
-        steps = (*steps, push_step(job, job.device), bench_step(job, job.device))
+        run = bench_step if job.observation is None else observe_step
+        steps = (*steps, push_step(job, job.device), run(job, job.device))
     return tuple(replace(step, action=_with_remedies(step.action, resolved)) for step in steps)
 
 
@@ -82,13 +96,18 @@ def _with_remedies(
     return act
 
 
-def _export(resolved: Resolved, exporter: Exporter) -> Step:
+def _export(resolved: Resolved, exporter: Exporter, failed: cancel.Flag) -> Step:
+    """The step that exports; it raises the flag `failed` if that fails."""
     job, spec = resolved.job, resolved.export_spec
     recipe = job.loaded.recipe
     output = stage_path(job, StepName.EXPORT)
 
     def act(log: StepLog) -> str:
-        exported = export_program(spec, job.workspace, log.progress, log.log, exporter)
+        try:
+            exported = export_program(spec, job.workspace, log.progress, log.log, exporter)
+        except BaseException:
+            failed.set()
+            raise
         # As any later run finds it: that it was not cached before is no change for other steps.
         exported.model_copy(update={"cached": True}).save(output)
         folder = Path(exported.folder)
@@ -116,6 +135,7 @@ def _export(resolved: Resolved, exporter: Exporter) -> Step:
             "benchmark.sizes": recipe.benchmark.sizes,
             "benchmark.inputs": recipe.benchmark.inputs,
             **({"benchmark.method": spec.method} if spec.method_counts else {}),
+            **({"observed": spec.observation.model_dump()} if spec.observation else {}),
         },
         sound=sound,
         value=ExportedProgram,
@@ -150,7 +170,9 @@ def _plan(resolved: Resolved) -> Step:
     output = stage_path(job, StepName.PLAN)
 
     def act(log: StepLog) -> str:  # noqa: ARG001 - pure and quick
-        _, program = load_program(job)
+        exported, program = load_program(job)
+        folder = Path(exported.folder)
+        require_draft(resolved, load_provenance(folder).generation, folder)
         plan = resolved.with_program(program).plan
         require_feasible(plan, job.runs_it)
         plan.save(output)
@@ -171,6 +193,7 @@ def _plan(resolved: Resolved) -> Step:
             **(flat("app", recipe.app) if job.app else {}),
             "checkout": str(resolved.checkout) if resolved.checkout else None,
             "kernels": own.digest if own else None,
+            **draft_input(resolved),
             CODE: resolved.rules,
         },
         value=RuntimePlan,
@@ -220,6 +243,76 @@ def _runtime(resolved: Resolved) -> Step:
     )
 
 
+def _builds_ahead(resolved: Resolved) -> bool:
+    """Whether the runner can be built before its program is known.
+
+    Only for language models does the recipe determine the components: other models may need no
+    kernels besides the delegate. A build from source selects the program's operators, and the
+    recipe's own kernels are searched for them.
+    """
+    plan = resolved.plan
+    return (
+        plan.provisional
+        and not plan.blockers
+        and resolved.export_spec.generation is not None
+        and plan.provider.value == Provider.WHEEL
+        and resolved.custom_ops is None
+    )
+
+
+def _prebuild(resolved: Resolved, failed: cancel.Flag) -> Step:
+    """The step that builds the expected plan's runner into the cache, unless the export fails."""
+    job = resolved.job
+    output = stage_path(job, StepName.PREBUILD)
+
+    def act(log: StepLog) -> str:
+        from etdeploy.runner.builder import build_runner
+
+        flag = cancel.Flag(cancel.current(), failed)
+
+        def build() -> BuiltRunner:
+            with cancel.bound(flag):
+                libraries = obtain_libraries(resolved, None, log.progress, log.log)
+                return build_runner(resolved.plan, libraries, job.workspace, log.progress, log.log)
+
+        try:
+            # A separate thread, since a lowered priority cannot be raised again.
+            with ThreadPoolExecutor(1, initializer=_give_way) as pool:
+                runner = pool.submit(build).result()
+        except EtdeployError as error:
+            cancel.checkpoint()
+            # The runner step may have another plan; if not, its error is the user's.
+            stopped = isinstance(error, Interrupted)
+            return "stopped with the export" if stopped else f"not built: {error.message}"
+        runner.save(output)
+        return f"the runner that the recipe needs, with {_operators(runner)}"
+
+    return Step(
+        StepName.PREBUILD,
+        "build the runner that the recipe needs, during the export",
+        output,
+        act,
+        inputs={
+            "plan": resolved.plan.build_digest,
+            "runner sources and compiler": dict(resolved.fingerprints),
+            CODE: resolved.rules,
+        },
+        value=BuiltRunner,
+        load=Load.HEAVY,
+        same=DedupKey(lambda: expected_runner(resolved)),
+    )
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread, and of processes that it starts, below the export's."""
+    if sys.platform == "linux":  # elsewhere, only whole processes have a priority
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+
+
+def _operators(runner: BuiltRunner) -> str:
+    return console.count(len(runner.operators), "operator")
+
+
 def _runner(resolved: Resolved) -> Step:
     job = resolved.job
     output = stage_path(job, StepName.RUNNER)
@@ -241,8 +334,7 @@ def _runner(resolved: Resolved) -> Step:
         )
         runner.save(output)
         kind = "portable runner" if runner.loader else "runner"
-        operators = console.count(len(runner.operators), "operator")
-        return f"{kind} for {runner.target} with {operators}"
+        return f"{kind} for {runner.target} with {_operators(runner)}"
 
     def sound() -> str | None:
         folder = Path(BuiltRunner.load(output).path)
@@ -255,6 +347,7 @@ def _runner(resolved: Resolved) -> Step:
         output,
         act,
         needs=(StepName.PLAN, StepName.RUNTIME),
+        after=(StepName.PREBUILD,) if _builds_ahead(resolved) else (),
         inputs={
             "runner sources and compiler": dict(resolved.fingerprints),
             CODE: resolved.rules,
@@ -283,6 +376,8 @@ def _check(resolved: Resolved) -> Step:
         runner = BuiltRunner.load(stage_path(job, StepName.RUNNER))
         finished = job.loaded.recipe.model.program is not None
         require_runnable(program, runner, finished=finished)
+        if resolved.draft:
+            require_runnable(resolved.draft.program, runner, finished=True, noun="the draft")
         checked = Checked(program_sha256=program.sha256, runner_sha256=runner.sha256)
         checked.save(output)
         return "the runner has every operator and backend that the program needs"
@@ -293,7 +388,7 @@ def _check(resolved: Resolved) -> Step:
         output,
         act,
         needs=(StepName.EXPORT, StepName.RUNNER),
-        inputs={CODE: resolved.rules},
+        inputs={**draft_input(resolved), CODE: resolved.rules},
         value=Checked,
     )
 

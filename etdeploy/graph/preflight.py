@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from etdeploy.core.errors import Blocker, CheckError
+from etdeploy.core.errors import Blocker, CheckError, ExportError
 from etdeploy.export.hf.check import context_note, prequantized_notes
-from etdeploy.export.hf.memory import memory_notes
+from etdeploy.export.hf.memory import device_refusal, memory_notes
 from etdeploy.export.needs import check_language_model, check_needs
-from etdeploy.export.spec import EXPORTED_METHODS, require_method
+from etdeploy.export.spec import EXPORTED_METHODS, ExportSpec, require_method
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
 from etdeploy.graph.job import Job, StepName
+from etdeploy.graph.on_device import require_draft
 from etdeploy.graph.pipeline import make_steps, missing_for
 from etdeploy.graph.resolve import CachedProgram, Resolved
 from etdeploy.graph.tasks.steps import own_reasons
@@ -41,6 +42,9 @@ def _refuse_early(resolved: Resolved, *, with_runner: bool, measures: bool) -> N
     # First: an SDK need not be fetched for a device or a target that cannot use it.
     require_device(job)
     if with_runner:
+        known = resolved.exported
+        generation, folder = (known.generation, known.folder) if known else (None, None)
+        require_draft(resolved, generation, folder)
         require_feasible(resolved.plan, job.runs_it)
     if resolved.exported is None:
         check_needs(spec)
@@ -48,6 +52,7 @@ def _refuse_early(resolved: Resolved, *, with_runner: bool, measures: bool) -> N
         _require_speech(job, resolved.exported)
     if not with_runner:
         return
+    _require_memory(job, spec)
     for blocker in program_blockers(job, resolved.program, spec):
         raise CheckError(blocker.why, remedy=blocker.remedy)
     if resolved.sources:
@@ -77,6 +82,15 @@ def _require_measurable(resolved: Resolved) -> None:
         from etdeploy.bench.generation_workload import require_measurable
 
         require_measurable(resolved.job.loaded, generation.context)
+
+
+def _require_memory(job: Job, spec: ExportSpec) -> None:
+    """Raises ExportError if the device has no room for the cache of a language model."""
+    if job.facts is None or job.facts.memory_bytes is None:
+        return
+    if refusal := device_refusal(spec, job.facts.name, job.facts.memory_bytes):
+        place = refusal.place or spec.place(*refusal.key)
+        raise ExportError(refusal.message, place=place, remedy=refusal.remedy)
 
 
 def _require_speech(job: Job, exported: CachedProgram) -> None:

@@ -28,11 +28,13 @@ from etdeploy.program.generation import Generation
 from etdeploy.program.model import Program
 from etdeploy.provider.checkout import Checkout, find_checkout, read_options
 from etdeploy.provider.wheel import executorch_version
+from etdeploy.recipe.model import BenchmarkGeneration
 from etdeploy.runner.fingerprint import rules_digest, runner_fingerprint
 from etdeploy.targets.platforms import find_target
 
 if TYPE_CHECKING:
     from etdeploy.custom_ops.kernels import CustomOps
+    from etdeploy.export.finished import DraftProgram
 
 
 T = TypeVar("T")
@@ -117,6 +119,7 @@ class Resolved:
         wheel_version: The release of ExecuTorch whose wheel is used.
         app: What on this machine decides how an app is made; None for a runner.
         lookups: What was found for all jobs of the invocation.
+        draft: The program that proposes tokens; None unless the recipe names one.
     """
 
     job: Job
@@ -134,6 +137,7 @@ class Resolved:
     wheel_version: str
     app: AppInputs | None
     lookups: Lookups = field(compare=False, repr=False)
+    draft: DraftProgram | None = None
 
     @property
     def checkout(self) -> Checkout | None:
@@ -150,8 +154,9 @@ class Resolved:
         Looks up the sources if the plan needs them now and did not before.
         """
         plan, sources = _plan(
-            self.job, program, self.custom_ops, self.sources, self.wheel_version, self.lookups
-        )
+            self.job, program, self.custom_ops, self.sources, self.wheel_version, self.lookups,
+            self.draft,
+        )  # fmt: skip
         return replace(self, plan=plan, program=program, sources=sources)
 
 
@@ -175,7 +180,8 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
     custom_ops = _custom_ops_of(job)
     version = executorch_version()
     program = exported.program if exported else _finished(job)
-    plan, sources = _plan(job, program, custom_ops, None, version, lookups)
+    draft = _draft_of(job, lookups)
+    plan, sources = _plan(job, program, custom_ops, None, version, lookups, draft)
     return Resolved(
         job=job,
         export_spec=spec,
@@ -192,6 +198,7 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
         wheel_version=version,
         app=job.app_planner.inputs(job) if job.app_planner else None,
         lookups=lookups,
+        draft=draft,
     )
 
 
@@ -200,7 +207,11 @@ def export_spec_of(job: Job) -> ExportSpec:
     places = job.loaded.places
     spec = fit_context(export_spec(job.loaded.recipe, places, job.target.arch), places)
     soc = wanted_soc(job, backend_named(str(spec.backend))) if spec.soc else None
-    changes = {"speech": job.speech, **({"soc": soc} if soc else {})}
+    changes: dict[str, Any] = {"speech": job.speech, **({"soc": soc} if soc else {})}
+    observation = job.observation
+    if observation and (observation.nodes != () or observation.sensitivity):
+        # The program runs once, with the example inputs, and is not measured.
+        changes |= {"observation": observation, "etrecord": False, "profiled": False, "sizes": {}}
     return spec.model_copy(update=changes)
 
 
@@ -238,6 +249,18 @@ def _finished(job: Job) -> Program | None:
     from etdeploy.program.inspect import inspect_file
 
     return inspect_file(Path(named))
+
+
+def _draft_of(job: Job, lookups: Lookups) -> DraftProgram | None:
+    """The draft that the recipe names; apps generate without one."""
+    named = (job.loaded.recipe.benchmark.generation or BenchmarkGeneration()).draft
+    if named is None or job.app:
+        return None
+    from etdeploy.export.finished import read_draft
+
+    place = job.loaded.places.get(("benchmark", "generation", "speculation"))
+    where = str(place or job.loaded.path)
+    return lookups.memoize(("draft", named, where), lambda: read_draft(Path(named), where))
 
 
 def _custom_ops_of(job: Job) -> CustomOps | None:
@@ -284,15 +307,16 @@ def _plan(
     sources: BuildCheckout | None,
     wheel_version: str,
     lookups: Lookups,
+    draft: DraftProgram | None,
 ) -> tuple[RuntimePlan, BuildCheckout | None]:
     """The plan, and the sources, which are looked up if it needs them and they are not known."""
     if job.app_planner:
         return _app_plan(job, job.app_planner, program, own, sources, wheel_version, lookups)
-    plan = _derive(job, program, own, sources, wheel_version)
+    plan = _derive(job, program, own, sources, wheel_version, draft)
     if sources or plan.provider.value != Provider.SOURCE:
         return plan, sources
     found = _find_sources(job, wheel_version, lookups)
-    return _derive(job, program, own, found, wheel_version), found
+    return _derive(job, program, own, found, wheel_version, draft), found
 
 
 def _app_plan(
@@ -319,10 +343,12 @@ def _derive(
     own: CustomOps | None,
     sources: BuildCheckout | None,
     wheel_version: str,
+    draft: DraftProgram | None,
 ) -> RuntimePlan:
     available = _available(sources, wheel_version)
     recipe = job.loaded.recipe
-    return derive_plan(recipe, program, job.target, job.host, available, _custom(own))
+    drafts = draft.program if draft else None
+    return derive_plan(recipe, program, job.target, job.host, available, _custom(own), drafts)
 
 
 def _available(sources: BuildCheckout | None, wheel_version: str) -> Available:

@@ -53,6 +53,8 @@ SETTINGS: Mapping[str, Any] = {
     "model.lora": None,
     "model.merge": True,
     "export.calibration": None,
+    "export.rounding": "nearest",
+    "export.scaling": "auto",
     "export.soc": "auto",
     "export.options": {},
     "export.rewrites": "auto",
@@ -62,10 +64,14 @@ SETTINGS: Mapping[str, Any] = {
     "export.llm_config": None,
     "export.generation.context": 2048,
     "export.generation.prefill_tokens": 128,
+    "export.generation.verify_tokens": 16,
     "export.generation.path": "auto",
     "export.generation.methods": "hybrid",
     "export.generation.attention": "auto",
+    "export.generation.cache": "float32",
     "export.generation.layout": "auto",
+    "export.generation.window": None,
+    "export.generation.sinks": 4,
     "export.generation.evaluate_tokens": 512,
     "runtime.provider": "auto",
     "runtime.thread_pool": "default",
@@ -334,7 +340,11 @@ def _is_text(record: RunRecord) -> bool:
 
 
 def _points(benchmark: Mapping[str, Any]) -> dict[str, Any]:
-    return {GENERATION: _section(benchmark, GENERATION), **_task_input(benchmark)}
+    asked = dict(_section(benchmark, GENERATION))
+    # Records of before have no such key.
+    if asked.get("speculation") == "none":
+        del asked["speculation"]
+    return {GENERATION: asked, **_task_input(benchmark)}
 
 
 def _task_input(benchmark: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,13 +102,16 @@ def derive_plan(
     host: Target,
     available: Available,
     custom: CustomKernels | None = None,
+    draft: Program | None = None,
 ) -> RuntimePlan:
     """Derives the plan; the same values give the same plan on every machine.
+
+    The runner also loads `draft`, which proposes tokens to the program.
 
     Raises:
         BuildError: The checkout does not know a derived option: a bug in etdeploy.
     """
-    requirements = derive_requirements(recipe, program)
+    requirements = derive_requirements(recipe, program, draft)
     if custom:
         requirements = _without(requirements, custom)
     wheel_target = find_target(target.portable) if target.portable else target

@@ -7,7 +7,7 @@ from typing import Any
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import REWRITES, Chosen
-from etdeploy.backends.schemes import SEARCHED_SCHEMES
+from etdeploy.backends.schemes import AWQ, GPTQ, SEARCHED_SCHEMES, UNSCALED
 from etdeploy.core.values import ReasonedChoice
 from etdeploy.program.generation import (
     ENCODED_ONCE,
@@ -49,9 +49,18 @@ def language_choices(recipe: Recipe, generation: Generation | None) -> tuple[Rea
 def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[ReasonedChoice]:
     if recipe.export.quantization in SEARCHED_SCHEMES:
         yield _scales(recipe)
+    if recipe.export.rounding == GPTQ:
+        reason = (
+            "export.rounding is gptq: columns of a weight make up for the errors of those before "
+            "them on the calibration text, which loses less at the same size and takes longer"
+        )
+        yield ReasonedChoice(name="rounding", value=GPTQ, reason=reason, by_hand=True)
+    if recipe.export.quantization in SEARCHED_SCHEMES:
+        yield from _scaling(recipe)
     yield from _layout(recipe, generation)
     yield _path(recipe, generation)
     yield _attention(recipe, generation)
+    yield from _cache(recipe, generation)
     if recipe.model.lora:
         yield _adapters(recipe)
     if generation is None:
@@ -63,6 +72,23 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Reasoned
             value="one token" if method.max_tokens == 1 else most,
             reason=_looks_at(generation, method),
         )
+
+
+def _scaling(recipe: Recipe) -> Iterator[ReasonedChoice]:
+    asked = recipe.export.scaling
+    unread = has_encoder(recipe.model.task) or recipe.export.calibration == "none"
+    if asked == UNSCALED or unread or not recipe.model.merge:
+        return
+    by_hand = asked == AWQ
+    reason = (
+        "columns with large inputs on the calibration text are rounded more finely, which loses "
+        "less at the same size"
+    )
+    if by_hand:
+        reason = f"export.scaling is awq: {reason}"
+    else:
+        reason += "; not if the weights do not fit in memory"
+    yield ReasonedChoice(name="scaling", value=AWQ, reason=reason, by_hand=by_hand)
 
 
 def _scales(recipe: Recipe) -> ReasonedChoice:
@@ -104,6 +130,27 @@ def _attention(recipe: Recipe, generation: Generation | None) -> ReasonedChoice:
     more, name = _ATTENTIONS[layout if value == "kernel" else None]
     by_hand = bool(recipe.export.generation and recipe.export.generation.attention != "auto")
     return ReasonedChoice(name="attention", value=name, reason=f"{reason}; {more}", by_hand=by_hand)
+
+
+_CACHES = {
+    "float16": "keys and values take half of the memory of 32-bit floats",
+    "int8": "keys and values take a bit more than a quarter of the memory of 32-bit floats: each "
+    "head's row of a token has a scale",
+}
+
+
+def _cache(recipe: Recipe, generation: Generation | None) -> Iterator[ReasonedChoice]:
+    """Only where it is not 32-bit floats of all positions."""
+    asked = recipe.export.generation or ExportGeneration()
+    cache = generation.cache if generation else asked.cache
+    if cache != "float32":
+        yield ReasonedChoice(name="cache", value=cache, reason=_CACHES[cache], by_hand=True)
+    if asked.window is not None:
+        sees = f"the last {asked.window:,} positions"
+        if asked.sinks:
+            sees += f" and the first {asked.sinks:,}"
+        reason = f"a token sees {sees} of the text, and the cache has room for these"
+        yield ReasonedChoice(name="window", value=str(asked.window), reason=reason, by_hand=True)
 
 
 def _layout_of(recipe: Recipe, generation: Generation | None) -> Layout:

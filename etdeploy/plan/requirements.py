@@ -42,6 +42,7 @@ class Requirements:
             recipe is known.
         unknown: Operators that no component has, by namespace.
         finished: Whether the program was given as a file, so that no recipe can change it.
+        selectable: Whether all operators are of one program, from which a build can select them.
     """
 
     reasons: dict[str, str]
@@ -49,11 +50,19 @@ class Requirements:
     operators: dict[str, frozenset[str]] | None = None
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     finished: bool = False
+    selectable: bool = True
 
 
-def derive_requirements(recipe: Recipe, program: Program | None) -> Requirements:
-    """From the program if there is one; the recipe only says what is wanted."""
+def derive_requirements(
+    recipe: Recipe, program: Program | None, draft: Program | None = None
+) -> Requirements:
+    """From the program if there is one; the recipe only says what is wanted.
+
+    With those of a draft, which the same runner loads.
+    """
     requirements = _of_program(program) if program else _of_recipe(recipe)
+    if draft:
+        requirements = _joined(requirements, _of_program(draft))
     if recipe.benchmark.profile:
         requirements.reasons[ETDUMP] = "benchmark.profile is on: the profile pass records an ETDump"
     return replace(requirements, finished=recipe.model.program is not None)
@@ -71,6 +80,35 @@ def _of_program(program: Program) -> Requirements:
         program.backend_ids,
         _operators(program),
         _unknown_operators(program),
+    )
+
+
+def _joined(own: Requirements, draft: Requirements) -> Requirements:
+    """What a program and its draft require."""
+    more = {name: f"the draft: {why}" for name, why in draft.reasons.items()}
+    operators, selectable = own.operators, True
+    if operators is not None:
+        drafted = draft.operators or {}
+        selectable = all(
+            name in operators and dtypes <= operators[name] for name, dtypes in drafted.items()
+        )
+        both = {**operators, **drafted}
+        operators = {
+            name: operators.get(name, frozenset()) | drafted.get(name, frozenset()) for name in both
+        }
+    unknown = {
+        namespace: tuple(
+            dict.fromkeys((*own.unknown.get(namespace, ()), *draft.unknown.get(namespace, ())))
+        )
+        for namespace in sorted({*own.unknown, *draft.unknown})
+    }
+    return replace(
+        own,
+        reasons={**more, **own.reasons},
+        delegate_ids=tuple(dict.fromkeys((*own.delegate_ids, *draft.delegate_ids))),
+        operators=operators,
+        unknown=unknown,
+        selectable=selectable,
     )
 
 

@@ -102,7 +102,8 @@ def _aten_kernels(recipe: Recipe, requirements: Requirements) -> ReasonedChoice 
     if KERNELS_OPTIMIZED not in requirements.reasons:
         return None
     kernels, reason = _portable_or_optimized(recipe, requirements)
-    if recipe.runtime.selective and requirements.operators is not None:
+    known = requirements.operators is not None and requirements.selectable
+    if recipe.runtime.selective and known:
         return ReasonedChoice(name=KERNELS_SELECTED, value=kernels, reason=reason)
     component = KERNELS_OPTIMIZED if kernels == "optimized" else KERNELS_PORTABLE
     return ReasonedChoice(name=component, value=kernels, reason=reason)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from etdeploy.program.folder import FORWARD
 from etdeploy.program.generation import (
+    CACHE_BITS,
     ENCODER,
     VISION_ENCODER,
     Generation,
@@ -35,9 +36,13 @@ _READ = {
 }
 _NO_FACTS = "no method of it says that it is a language model (get_max_context_len, get_vocab_size)"
 _NO_FORWARD = f"it has no method {FORWARD}, but {{names}}"
+# The most tokens that a call verifies where it gives the logits of all of its tokens.
+_MOST_VERIFIED = 16
 # etdeploy's methods; a number is the capacity of one that is not for the whole context.
 _OWN = re.compile(r"(prefill|decode)(_\d+)?")
 _REWIND = "get_rewind"
+_CACHE_BITS = "get_cache_bits"
+_BY_BITS = {bits: cache for cache, bits in CACHE_BITS.items()}
 _WHY_OWN = "the program was exported by etdeploy, and its description is not beside it"
 _WHY = "another exporter made the program, with one method for all texts"
 
@@ -83,6 +88,8 @@ def constants_for(generation: Generation) -> dict[str, bool | int | list[int]]:
     facts |= {"enable_dynamic_shape": any(method.dynamic for method in generation.methods)}
     if generation.rewind is not None:
         facts[_REWIND] = generation.rewind
+    if generation.cache != "float32":
+        facts[_CACHE_BITS] = CACHE_BITS[generation.cache]
     if generation.stop_ids:
         facts[_STOP[0]] = list(generation.stop_ids)
     return facts if generation.bos_id is None else {**facts, _BOS: generation.bos_id}
@@ -173,6 +180,7 @@ def generation_of(
         path_reason=_WHY if methods[0].name == FORWARD else _WHY_OWN,
         layout="executorch" if methods[0].name == FORWARD else "etdeploy",
         rewind=next(iter(_integers(known, _REWIND)), None),
+        cache=_BY_BITS.get(next(iter(_integers(known, _CACHE_BITS)), 32), "float32"),
     )
 
 
@@ -199,7 +207,16 @@ def _as_called(method: Method, context: int) -> GenerationMethod:
         max_tokens=most,
         dynamic=tokens.dynamic and most > 1,
         capacity=min(int(capacity), context) if capacity.isdecimal() else context,
+        verify_tokens=_verified(method) if most > 1 else 0,
     )
+
+
+def _verified(method: Method) -> int:
+    """How many tokens' logits a call can give; 0 for the last one's alone."""
+    logits = method.outputs[0]
+    if not isinstance(logits, TensorInfo) or len(logits.shape) < 3:
+        return 0
+    return min(logits.shape[1], _MOST_VERIFIED)
 
 
 def _wrong_signature(method: Method, known: Mapping[str, object]) -> str | None:
@@ -207,9 +224,10 @@ def _wrong_signature(method: Method, known: Mapping[str, object]) -> str | None:
     kinds = [info if isinstance(info, TensorInfo) else None for info in method.inputs]
     if len(kinds) == 1 and known.get(_KV_CACHE) in ((False,), None):
         return f"{FORWARD} takes no position: it was exported without a KV cache (use_kv_cache)"
-    if len(kinds) != 2:
+    chooses_rows = _OWN.fullmatch(method.name) and len(kinds) == 3
+    if len(kinds) != 2 and not chooses_rows:
         return f"{FORWARD} takes {len(kinds)} inputs, and tokens and their position are 2"
-    tokens, position = kinds
+    tokens, position = kinds[:2]
     if tokens is None or tokens.dtype != "int64" or len(tokens.shape) != 2 or tokens.shape[0] != 1:
         return f"the first input of {FORWARD} is not int64 [1, number of tokens]"
     each = ((1,), (tokens.shape[1],))
@@ -221,7 +239,8 @@ def _wrong_signature(method: Method, known: Mapping[str, object]) -> str | None:
     if not isinstance(logits, TensorInfo) or logits.dtype != "float32":
         found = logits.dtype if isinstance(logits, TensorInfo) else "no tensor"
         return f"{FORWARD} gives logits as {found}, and the runner takes float32"
-    if logits.shape[:-1] not in ((1,), (1, tokens.shape[1])):
+    rows = kinds[2].shape if chooses_rows and kinds[2] else (tokens.shape[1],)
+    if logits.shape[:-1] not in ((1,), (1, *rows)):
         return f"{FORWARD} gives {list(logits.shape)}, which are not logits of the tokens"
     return None
 

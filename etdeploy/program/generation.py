@@ -2,8 +2,10 @@
 
 Every method takes token ids, int64 of shape (1, S), and the position of the first of them in the
 sequence, int64 of shape (1,), and gives the logits of the last one, float32 of shape
-(1, vocabulary). Those of other exporters may take the position of each token, of shape (S,), and
-give the logits of each, of shape (1, S, vocabulary). Keys and values of all tokens before that
+(1, vocabulary). One that verifies takes, as its last input, which of its tokens' logits it gives:
+their indexes, int64 of shape (K,); these are of shape (1, K, vocabulary). Those of other exporters
+may take the position of each token, of shape (S,), and give the logits of each, of shape
+(1, S, vocabulary). Keys and values of all tokens before that
 position are in buffers that all methods share. A position may be set back: what is in the buffers
 from there on does not count. To 0 that is always possible, else by `Generation.rewind` at most,
 from the furthest end of a call since position 0: layers with a sliding window keep no more.
@@ -34,7 +36,7 @@ from pydantic import Field
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.values import Value
-from etdeploy.recipe.model import ExportGeneration, Recipe
+from etdeploy.recipe.model import CacheChoice, ExportGeneration, Recipe
 from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
 
@@ -49,6 +51,8 @@ class GenerationMethod(Value):
             role.
         capacity: It serves calls for which position + S is at most this. Of several that serve a
             call, the one with the least capacity is the fastest.
+        verify_tokens: The most tokens of a call whose logits it can give; 0 for the last one's
+            alone.
     """
 
     name: str
@@ -56,6 +60,7 @@ class GenerationMethod(Value):
     max_tokens: int
     dynamic: bool
     capacity: int
+    verify_tokens: int = 0
 
 
 Layout = Literal["etdeploy", "executorch"]
@@ -140,6 +145,7 @@ class Generation(Value):
         path_reason: Why.
         attention: `kernel` where it is an operator of its own, else `stock`: etdeploy's, or that of
             ExecuTorch's runner (`llama::custom_sdpa`) in its layout.
+        cache: How keys and values are kept; all but `float32` are for etdeploy's kernel.
         layout: Whose contract the methods follow: `etdeploy` has those for prompts and for single
             tokens, `executorch` a method `forward` for both, which ExecuTorch's own runner calls.
         expected: Texts that the program has to give; empty where the model gives none eagerly.
@@ -163,6 +169,7 @@ class Generation(Value):
     path: Literal["fast", "plain", "static", "finished"]
     path_reason: str
     attention: Literal["kernel", "stock"] = "stock"
+    cache: CacheChoice = "float32"
     layout: Layout = "etdeploy"
     expected: tuple[ExpectedText, ...] = ()
     evaluation: Evaluation | None = None
@@ -170,6 +177,13 @@ class Generation(Value):
     adapters: dict[str, GenerationAdapter] = {}
     encoder: GenerationEncoder | None = None
     static_cache: StaticCache | None = None
+
+    @property
+    def verify_tokens(self) -> int:
+        """The most tokens that one call verifies; 0 where none can, or rejected ones would stay."""
+        most = max(method.verify_tokens for method in self.methods)
+        reach = most if self.rewind is None else self.rewind + 1
+        return most if reach >= most > 1 else 0
 
     def with_adapter(self, name: str | None) -> Generation:
         """How the program is called to generate with an adapter; without one for None."""
@@ -185,6 +199,27 @@ class Generation(Value):
         return min(serving, key=lambda m: m.capacity, default=None)
 
 
+class Draft(Value):
+    """A program whose most probable tokens another one verifies.
+
+    Attributes:
+        name: Of its folder, or of its file.
+        sha256, size_bytes: Of the file.
+        vocabulary: Number of its logits.
+        context: Positions of its cache.
+        methods: Those that generate.
+        rewind: As in `Generation`.
+    """
+
+    name: str
+    sha256: str
+    size_bytes: int
+    vocabulary: int
+    context: int
+    methods: tuple[GenerationMethod, ...]
+    rewind: int | None = None
+
+
 class GenerationAdapter(Value):
     """An adapter of a program that has the model's weights once for all of them.
 
@@ -198,6 +233,7 @@ class GenerationAdapter(Value):
 
 
 Attention = Literal["kernel", "stock"]
+CACHE_BITS: Mapping[CacheChoice, int] = {"float32": 32, "float16": 16, "int8": 8}
 # Below, the kernel saves less than it costs to leave the delegate.
 _LEAST_CONTEXT = 512
 
@@ -222,6 +258,8 @@ def attention_for(asked: ExportGeneration, backend: str) -> tuple[Attention, str
         return "stock", "export.generation.path is plain, which has the attention of transformers"
     if asked.attention != "auto":
         return asked.attention, f"export.generation.attention is {asked.attention}"
+    if asked.cache != "float32":
+        return "kernel", f"no other reads a cache of {asked.cache}"
     if not backend_named(backend).own_kernels:
         return "stock", f"etdeploy's kernel runs on the CPU, and {backend} computes elsewhere"
     if asked.context < _LEAST_CONTEXT:
@@ -238,6 +276,8 @@ def fits_stock_runtimes(recipe: Recipe) -> bool:
     asked, model = recipe.export.generation, recipe.model
     if asked is None or recipe.has_other_exporter or has_encoder(model.task) or not model.merge:
         return False
+    if asked.cache != "float32":
+        return False
     return asked.layout == "auto" and backend_named(recipe.export.backend).own_kernels
 
 
@@ -247,6 +287,14 @@ def layout_for(asked: ExportGeneration) -> Layout:
     `auto` has become `executorch` before, where the program is for an app.
     """
     return "executorch" if asked.layout == "executorch" else "etdeploy"
+
+
+def verify_tokens_for(asked: ExportGeneration, backend: str) -> int:
+    """Of how many tokens a method for prompts can give the logits.
+
+    Where a backend does not compute on the CPU, choosing them would part the graph.
+    """
+    return asked.verify_tokens if backend_named(backend).own_kernels else 0
 
 
 # Enough to see whether logits are others, and few kilobytes of a program's description.

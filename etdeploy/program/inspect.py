@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from etdeploy.backends.registry import backend_of
@@ -44,7 +45,7 @@ _PLAN_NAME, _PLAN_VALUES, _PLAN_INPUTS, _PLAN_OUTPUTS = 0, 2, 3, 4
 _PLAN_CHAINS, _PLAN_OPERATORS, _PLAN_DELEGATES, _PLAN_BUFFER_SIZES = range(5, 9)
 _CHAIN_INSTRUCTIONS = 2
 _UNION_TYPE, _UNION_VALUE = 0, 1
-_TENSOR_SCALAR_TYPE, _TENSOR_SIZES, _TENSOR_DYNAMISM, _TENSOR_EXTRA = 0, 2, 8, 9
+_TENSOR_SCALAR_TYPE, _TENSOR_SIZES, _TENSOR_PLACE, _TENSOR_DYNAMISM, _TENSOR_EXTRA = 0, 2, 6, 8, 9
 _EXTRA_NAME, _EXTRA_LOCATION, _EXTERNAL = 1, 2, 1
 _NAMED_KEY, _NAMED_SEGMENT = 0, 1
 _KERNEL_CALL, _TENSOR_LIST, _OPTIONAL_TENSOR_LIST = 1, 10, 11
@@ -78,6 +79,52 @@ def inspect_file(path: Path) -> Program:
     if not program.methods:
         raise damaged(path, "it has no method")
     return program
+
+
+@dataclass(frozen=True)
+class PlannedBuffer:
+    """A tensor that a method keeps between calls, and where in its planned memory it is.
+
+    Attributes:
+        memory: Number of the memory, from 1 on.
+        offset: In bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    memory: int
+    offset: int
+
+
+def mutable_buffers(path: Path, method: str) -> tuple[PlannedBuffer, ...]:
+    """Return a method's buffers with memory, in the order in which the module registered them.
+
+    ExecuTorch emits the values of a graph's placeholders first: parameters, buffers, inputs. Those
+    that the program has memory planned for, before the first input, are buffers that change.
+
+    Raises:
+        UsageError: As `inspect_file`, or the program has no such method.
+    """
+    pte = map_pte(path)
+    try:
+        for plan in FlatBuffer(pte.flatbuffer).root().tables(_EXECUTION_PLAN):
+            if plan.string(_PLAN_NAME) == method:
+                return tuple(_buffers(plan))
+    except CorruptError as error:
+        raise damaged(path, str(error)) from error
+    raise UsageError(f"the program has no method {method}", place=str(path))
+
+
+def _buffers(plan: FlatbufferTable) -> Iterator[PlannedBuffer]:
+    for index in range(min(plan.int32s(_PLAN_INPUTS), default=0)):
+        value = plan.table_at(_PLAN_VALUES, index)
+        tensor = value.table(_UNION_VALUE) if value.uint8(_UNION_TYPE) == _TENSOR else None
+        place = tensor.table(_TENSOR_PLACE) if tensor else None
+        if tensor and place:
+            low, high = place.uint32(1), place.uint32(2)
+            yield PlannedBuffer(
+                _dtype(tensor), tensor.int32s(_TENSOR_SIZES), place.uint32(0), low + (high << 32)
+            )
 
 
 def _sha256(path: Path) -> str:

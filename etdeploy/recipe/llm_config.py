@@ -49,6 +49,7 @@ _FOR_ETDEPLOY = {
     "overrides": "",
     "embeddings": "quantization.embedding_quantize",
     "calibration": "quantization.calibration_data",
+    "rounding": "",
     "options": "backend",
     "rewrites": "",
     "custom_ops": "export.so_library",

@@ -28,10 +28,11 @@ _MODEL_SHOWN = "--model"
 # Keys of `export` about a language model, which a finished program does not get by them.
 _OF_EXPORTED_TEXT = ("generation", "calibration")
 # Overrides whose values are not read as YAML either, with their keys.
-LORA_OPTION = "--lora="
+LORA_OPTION, SPECULATE_OPTION = "--lora=", "--speculate="
 TEXT_OPTION, IMAGE_OPTION, AUDIO_OPTION = "--text=", "--image=", "--audio="
 _PLAIN_OPTIONS: Mapping[str, tuple[str, ...]] = {
     LORA_OPTION: ("benchmark", "generation", "lora"),
+    SPECULATE_OPTION: ("benchmark", "generation", "speculation"),
     TEXT_OPTION: ("benchmark", "input", "text"),
     IMAGE_OPTION: ("benchmark", "input", "image"),
     AUDIO_OPTION: ("benchmark", "input", "audio"),

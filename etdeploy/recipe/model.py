@@ -18,6 +18,7 @@ from etdeploy.recipe.choice import Choice, Takes, all_different
 from etdeploy.recipe.rules import (
     DEFAULT_EVALUATED,
     DEFAULT_GROUP_SIZE,
+    DEFAULT_SINKS,
     LANGUAGE_MODELS,
     RULES,
     recipe_rules,
@@ -94,8 +95,18 @@ AppTask = Literal[
 ]
 GenerationPath = Literal["auto", "fast", "plain", "static"]
 GenerationMode = Literal["hybrid", "kv", "prefill"]
+Rounding = Literal["nearest", "gptq"]
+Scaling = Literal["auto", "none", "awq"]
 AttentionChoice = Literal["auto", "kernel", "stock"]
+CacheChoice = Literal["float32", "float16", "int8"]
 LayoutChoice = Literal["auto", "etdeploy", "executorch"]
+DRAFT = "model:"
+# A draft's program comes after `model:`.
+Speculation = Annotated[
+    str,
+    Field(pattern=rf"^(none|lookup|{DRAFT}\s*\S.*)$"),
+    Takes(f"none, lookup, or {DRAFT}DRAFT with a program", words=("none", "lookup")),
+]
 # Far above any model's context.
 _MOST_TOKENS = 2**20
 _PREFILL = 128
@@ -258,6 +269,12 @@ class ExportGeneration(Section):
     """The most tokens of a prompt that are computed at once; a longer prompt is split. The default
     is never larger than `context`."""
 
+    verify_tokens: int = Field(default=16, ge=0, le=16)
+    """The most tokens that speculative decoding verifies in one call: the method for prompts can
+    give the logits of so many tokens. 0 for a program that cannot verify. Each takes 4 bytes for
+    each token of the vocabulary in memory. Programs with recurrent layers, an encoder, the layout
+    `executorch` or for a backend that computes elsewhere than on the CPU cannot verify."""
+
     path: GenerationPath = "auto"
     """`fast` writes the cache in place, and the attention reads only its filled part. `plain`
     computes as transformers does, for models that do not support `fast`. `static` has keys and
@@ -275,6 +292,20 @@ class ExportGeneration(Section):
     up to the current position. `stock`: operators of ExecuTorch, which every runtime has, in
     methods for several lengths. `auto`: `kernel` if the backend computes on the CPU and the cache
     has 512 positions or more."""
+
+    cache: CacheChoice = "float32"
+    """How the attention `kernel` keeps keys and values. `float32`: as they are. `float16`: in half
+    of the memory. `int8`: in a bit more than a quarter, each head's row of a token with its own
+    scale. What that does to the model is part of its evaluation."""
+
+    window: int | None = Field(default=None, ge=16, le=_MOST_TOKENS)
+    """How many positions a token sees, itself the last; the cache has no room for more. By default
+    all, as the model was trained. For models whose layers all have full attention. What it does to
+    the model is part of its evaluation, if the evaluated text is longer."""
+
+    sinks: int = Field(default=DEFAULT_SINKS, ge=0, le=1024)
+    """With `window`: how many of the first positions of a text every token sees besides, since most
+    models put much of their attention there (attention sinks)."""
 
     layout: LayoutChoice = "auto"
     """Whose runner calls the program. `etdeploy`: methods for prompts and for single tokens, with
@@ -337,7 +368,7 @@ class CalibrationText(Section):
         | None
     ) = None
     """A number: how many sections of `generation.prefill_tokens` tokens are read of the text, each
-    from an empty cache, in place of the first 2,048 tokens. Or a list of prompts, as they are (with
+    from an empty cache, in place of the first tokens. Or a list of prompts, as they are (with
     no template), which are read after the text if one is named; each has to fit into
     `generation.context`."""
 
@@ -387,11 +418,27 @@ class Export(Section):
     [what quantization costs](measuring.md#what-quantization-costs). Without the function,
     the example inputs are used, which is enough to measure speed.
 
-    For a model of `hf` with 8da4w or, on QNN, a static scheme: a text file (UTF-8; the first 2,048
-    tokens count). The model reads it, and the scales of the 4-bit weights are chosen for the least
-    error with the activations that occur, or the ranges of activations are those that occur. By
-    default, a text that etdeploy brings; `none` chooses the scales by the weights alone. A mapping
-    has prompts, too, or says how much of the text is read: `{text: notes.txt, prompts: 32}`."""
+    For a model of `hf` with 8da4w or, on QNN, a static scheme: a text file (UTF-8; the first 1,024
+    tokens count, and 2,048 on QNN). The model reads it, and the scales of the 4-bit weights are
+    chosen for the least error with the activations that occur, or the ranges of activations are
+    those that occur. By default, a text that etdeploy brings; `none` chooses the scales by the
+    weights alone. A mapping has prompts, too, or says how much of the text is read:
+    `{text: notes.txt, prompts: 32}`."""
+
+    rounding: Rounding = "nearest"
+    """How the 4-bit weights of 8da4w are rounded in a language model. `nearest`: each by itself.
+    `gptq`: column by column, and what one loses, those after it make up for as far as the inputs of
+    the layer allow, which the model's own layers give when it reads the first 4,096 tokens of
+    `calibration`. It loses less at the same size, and takes longer;
+    [language-models.md](language-models.md#gptq) has figures."""
+
+    scaling: Scaling = "auto"
+    """Whether inputs of layers with 4-bit weights of 8da4w are scaled before these are rounded, in
+    a language model. `awq`: columns with large inputs on `calibration` are multiplied, and rounded
+    more finely, and the norm before them divides. The model computes the same, the program has the
+    same size and speed, and loses less, with either `rounding`;
+    [language-models.md](language-models.md#awq) has figures. `auto` is `awq` where the model reads
+    a text, its weights fit in memory and no adapter stays beside them, and otherwise `none`."""
 
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
     """8da4w, 16a4w_block and embeddings with 4w: the number of weights that share a scale. A
@@ -529,6 +576,14 @@ class BenchmarkGeneration(Section):
     depth: Depths = (0,)
     """How many tokens are in the cache before the prompt."""
 
+    speculation: Speculation = "none"
+    """Speculative decoding. `lookup` proposes what followed the end of the text when it was there
+    before, in the prompt or the generated text, and one call verifies several tokens. The text
+    stays the same; what is copied from the prompt is generated faster. `model:DRAFT` proposes what
+    a smaller model with the same tokenizer generates: DRAFT is its program, a `.pte` or the folder
+    that `etdeploy export --output` writes. It measures whether it pays, and is paused where it does
+    not."""
+
     lora: str | None = None
     """The name of the adapter that generates, if those of `model.lora` are not merged; by default,
     the model generates without one."""
@@ -554,6 +609,12 @@ class BenchmarkGeneration(Section):
     repetition_penalty: float = Field(default=1, gt=0, le=100)
     """The logits of all tokens of the text, prompt included, are divided by this (multiplied if
     negative) before a token is chosen; 1 for no penalty."""
+
+    @property
+    def draft(self) -> str | None:
+        """The program of the draft model; None without one."""
+        named = self.speculation.startswith(DRAFT)
+        return self.speculation.removeprefix(DRAFT) if named else None
 
 
 class BenchmarkInput(Section):

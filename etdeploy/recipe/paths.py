@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etdeploy.core.commands import python_command
+from etdeploy.backends.schemes import LANGUAGE_RECIPE
+from etdeploy.core.commands import python_command, quoted
 from etdeploy.core.errors import Problem
 from etdeploy.core.files.basic import not_regular
 from etdeploy.recipe import llm_config
 from etdeploy.recipe.document import Document, SourceLocation
 from etdeploy.recipe.find import resolved
+from etdeploy.recipe.model import DRAFT
 from etdeploy.recipe.rules import LANGUAGE_MODELS
 from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates
 
@@ -68,6 +70,9 @@ PROGRAM = ("model", "program")
 _HUB_PROGRAM = re.compile(
     rf"{_REPOSITORY}(/((blob|resolve|tree)/{_REVISION}?)?({_FILE}\.pte))?)?{_QUERY}"
 )
+SPECULATION = ("benchmark", "generation", "speculation")
+# In a folder that an export wrote.
+_PROGRAM_FILE = "program.pte"
 _FOLDER_KEYS = (("runtime", "source"), ("runtime", "custom_ops"))
 # Values that name a function: `file.py:function` or `package.module:function`.
 _FUNCTION_KEYS = (("model", "python"), CALIBRATION, ("benchmark", "inputs"))
@@ -104,7 +109,38 @@ def absolute_paths(document: Document) -> list[Problem]:
             continue
         section[keys[-1]] = path + suffix
         problems += [problem] if problem else []
-    return [*problems, *models, *_absolute_gguf(document)]
+    return [*problems, *models, *_absolute_gguf(document), *_absolute_draft(document)]
+
+
+def _absolute_draft(document: Document) -> Iterator[Problem]:
+    """Makes the program of a draft an absolute path; of a folder, the program in it."""
+    section = _section_of(document.data, SPECULATION)
+    value = section.get(SPECULATION[-1])
+    if not isinstance(value, str) or not value.startswith(DRAFT):
+        return
+    name = value.removeprefix(DRAFT).strip()
+    if not name:
+        return  # the model of the recipe says what it takes
+    place, key = document.places[SPECULATION], ".".join(SPECULATION)
+    try:
+        named = resolved(place.folder, name)
+        is_folder = named.is_dir()
+    except OSError:  # too long for a path
+        named, is_folder = Path(name), False
+    path = named / _PROGRAM_FILE if is_folder else named
+    if path.suffix == ".pte" and path.is_file():
+        section[SPECULATION[-1]] = DRAFT + str(path)
+        return
+    if is_folder:
+        model, what = str(named), f"the folder {named} has no {_PROGRAM_FILE}"
+    elif path.suffix == ".pte":
+        model, what = "MODEL", f"the file {path} does not exist"
+    else:
+        model = name if "/" in name and _ID.fullmatch(name) else "MODEL"
+        what = f"{name!r} is neither a program (.pte) nor a folder with one"
+    export = f"etdeploy export --recipe {LANGUAGE_RECIPE} --model {quoted(model)} --output draft"
+    hint = f"a draft is exported before, with {export}, and named {DRAFT}draft"
+    yield Problem(str(place), f"{key}: {what}", hint)
 
 
 def _text_keys(data: Any) -> tuple[tuple[str, ...], ...]:
@@ -272,6 +308,11 @@ def relative_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         # Also works for `file.py:function`; a module is not an absolute path.
         if Path(value).is_absolute():
             section[keys[-1]] = relative_path(Path(value), folder)
+    grid = _section_of(result, SPECULATION)
+    if str(draft := grid.get(SPECULATION[-1])).startswith(DRAFT):
+        program = Path(str(draft).removeprefix(DRAFT))
+        if program.is_absolute():
+            grid[SPECULATION[-1]] = DRAFT + relative_path(program, folder)
     export = _section_of(result, llm_config.LLM_CONFIG)
     if config := export.get("llm_config"):
         export["llm_config"] = llm_config.relative(config, folder, relative_path)

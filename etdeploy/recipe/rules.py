@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any
 from etdeploy.backends.options import option_problems
 from etdeploy.backends.registry import find_backend, known_backends
 from etdeploy.backends.schemes import (
+    AUTO_SCALED,
+    AWQ,
     DEFAULT,
     EMBEDDINGS_BESIDE,
     FLOAT_SCHEMES,
+    GPTQ,
     GROUPED_EMBEDDINGS,
     GROUPED_SCHEMES,
     LINEAR_SCHEMES,
+    NEAREST,
     SEARCHED_SCHEMES,
     STATIC_SCHEMES,
+    UNSCALED,
 )
 from etdeploy.core.errors import EtdeployError
 from etdeploy.recipe.llm_config import contradictions
@@ -46,6 +51,7 @@ MODEL_SOURCES = ("example", "python", "exported", "program", "hf", "timm", "gguf
 LANGUAGE_MODELS = ("hf", "gguf", "checkpoint")
 DEFAULT_GROUP_SIZE = 32
 DEFAULT_EVALUATED = 512
+DEFAULT_SINKS = 4
 # Keys that need a build of ExecuTorch itself, with the value that needs none.
 BUILD_KEYS: Mapping[str, Any] = {
     "source": None,
@@ -146,17 +152,21 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
         _schemes_in(section) & {*STATIC_SCHEMES, *SEARCHED_SCHEMES}
     ):
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
+    yield from _rounding_findings(section, scheme)
     yield from _embedding_findings(backend, scheme, section.get("embeddings"))
     yield from _group_findings(section, scheme)
     options = section.get("options")
     if backend and isinstance(options, Mapping):
         for name, text in option_problems(backend.name, backend.options, options):
             yield f"options.{name}", text
-    yield from _prefill_findings(_keys_of(section.get("generation")))
+    generation = _keys_of(section.get("generation"))
+    yield from _prefill_findings(generation)
     yield from _evaluation_findings(section)
-    yield from _attention_findings(backend, _keys_of(section.get("generation")))
-    yield from _static_findings(backend, _keys_of(section.get("generation")))
-    yield from _layout_findings(backend, _keys_of(section.get("generation")))
+    yield from _attention_findings(backend, generation)
+    yield from _cache_findings(backend, generation)
+    yield from _window_findings(backend, generation)
+    yield from _static_findings(backend, generation)
+    yield from _layout_findings(backend, generation)
     if section.get("soc") not in (None, "auto") and backend and not backend.socs:
         yield "soc", f"soc applies to the backend {_backends_where(lambda b: b.socs)} only"
 
@@ -175,6 +185,29 @@ def _rewrite_findings(backend: Backend | None, rewrites: object) -> Iterator[Rec
             "rewrites",
             f"the backend {backend.name} has no rewrites; they apply to {those} only",
         )
+
+
+# Methods that read a text, by the key that names them, and what they do to 4-bit weights.
+_CALIBRATED = {"rounding": (GPTQ, "rounds"), "scaling": (AWQ, "scales the inputs of")}
+
+
+def _rounding_findings(section: Mapping[str, Any], scheme: object) -> Iterator[RecipeFinding]:
+    for key, (method, does) in _CALIBRATED.items():
+        if section.get(key) != method:
+            continue
+        if not _schemes_in(section) & {*SEARCHED_SCHEMES}:
+            those = " or ".join(map(repr, SEARCHED_SCHEMES))
+            yield (
+                key,
+                f"{method} {does} the 4-bit weights of {those}, and quantization {scheme!r} has "
+                "none",
+            )
+        elif section.get("calibration") == "none":
+            yield (
+                key,
+                f"{method} needs a text, and export.calibration is none; leave that out, or name "
+                "a file",
+            )
 
 
 def _embedding_findings(
@@ -272,7 +305,8 @@ def _evaluation_findings(export: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     generation = _keys_of(export.get("generation"))
     if generation.get("evaluate_tokens") in (None, DEFAULT_EVALUATED):
         return
-    bundled = export.get("quantization") in LINEAR_SCHEMES  # has a text without the key
+    rounded = generation.get("cache") not in (None, "float32")
+    bundled = rounded or export.get("quantization") in LINEAR_SCHEMES  # has a text without the key
     if generation.get("evaluate") in (("none",) if bundled else (None, "none")):
         yield (
             "generation.evaluate_tokens",
@@ -330,6 +364,58 @@ def _attention_findings(
         yield (
             "generation.attention",
             "the path plain has transformers' attention; leave export.generation.path at auto",
+        )
+
+
+# What only reads a cache of floats, by the key that chooses it: its values, and why.
+_FLOATS_ONLY = (
+    ("path", ("plain", "static"), "has another attention, which reads"),
+    ("attention", ("stock",), "is operators of ExecuTorch, which read"),
+    ("layout", ("executorch",), "has operators of ExecuTorch, which read"),
+)
+
+
+def _cache_findings(
+    backend: Backend | None, generation: Mapping[str, Any]
+) -> Iterator[RecipeFinding]:
+    """Only etdeploy's kernel reads keys and values of less than 32 bits."""
+    cache = generation.get("cache")
+    if cache in (None, "float32"):
+        return
+    floats = "32-bit floats only"
+    if backend and not backend.own_kernels:
+        those = _backends_where(lambda b: b.own_kernels)
+        yield (
+            "generation.cache",
+            f"{cache} is for etdeploy's attention kernel, which runs on the CPU, and "
+            f"{backend.name} computes elsewhere; leave the cache at float32, or choose from the "
+            f"backends {those}",
+        )
+        return
+    for key, values, why in _FLOATS_ONLY:
+        if (value := generation.get(key)) in values:
+            yield (
+                "generation.cache",
+                f"{cache} is for etdeploy's attention kernel, and the {key} {value} {why} "
+                f"{floats}; leave export.generation.{key} at auto, or the cache at float32",
+            )
+
+
+def _window_findings(
+    backend: Backend | None, generation: Mapping[str, Any]
+) -> Iterator[RecipeFinding]:
+    """A static cache has its own masks, and sinks are beside a window."""
+    window, sinks = generation.get("window"), generation.get("sinks")
+    if window is None:
+        if sinks is not None and sinks != DEFAULT_SINKS:
+            yield "generation.sinks", "every token sees all positions; also set window"
+        return
+    path = generation.get("path") or "auto"
+    if backend and backend.static_cache and path in ("auto", "static"):
+        yield (
+            "generation.window",
+            f"the path static, which {backend.name} has, takes no window; leave it out, or choose "
+            "the path fast",
         )
 
 
@@ -418,7 +504,7 @@ def recipe_rules(sections: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     elif sources:
         yield from _findings_without_text(model, sources[0], export, benchmark)
     yield from _input_findings(model, _keys_of(benchmark.get("input")))
-    yield from _adapter_findings(model, _keys_of(benchmark.get("generation")))
+    yield from _adapter_findings(model, export, _keys_of(benchmark.get("generation")))
 
 
 def _misfits_of_layout(model: Mapping[str, Any]) -> Iterator[RecipeFinding]:
@@ -479,6 +565,9 @@ def _findings_without_text(
         scheme = export.get("quantization")
         text = f"quantization {scheme!r} uses calibration for a language model only"
         yield "export.calibration", text
+    for key, (method, _) in _CALIBRATED.items():
+        if export.get(key) == method and searched:
+            yield f"export.{key}", f"{method} needs a text, which only a language model reads"
     if isinstance(export.get("calibration"), Mapping):
         text = "a language model reads texts and prompts; name a function that yields inputs"
         yield "export.calibration", text
@@ -491,7 +580,10 @@ def _findings_without_text(
 # What models with an encoder do not have: by a key, and the values that stand for nothing.
 _PROMPTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("export", "calibration", ("none",)),
+    ("export", "rounding", (NEAREST,)),
+    ("export", "scaling", (AUTO_SCALED, UNSCALED)),
     ("export.generation", "evaluate", ("none",)),
+    ("export.generation", "window", ()),
     ("benchmark.generation", "prompt", ()),
     ("benchmark.generation", "depth", ([0], (0,), 0)),
 )
@@ -509,6 +601,9 @@ def _encoder_findings(
 ) -> Iterator[RecipeFinding]:
     """The text of a model with an encoder follows from its input, and from no prompt."""
     task = model.get("task")
+    if _keys_of(export.get("generation")).get("cache") not in (None, "float32"):
+        text = f"a cache of less than 32 bits is for the task {TEXT_GENERATION}, not {task}"
+        yield "export.generation.cache", f"{text}; leave it at float32"
     if model.get("lora") is not None:
         yield "model.lora", f"adapters are for the task {TEXT_GENERATION}, not {task}"
     sections = {
@@ -524,9 +619,15 @@ def _encoder_findings(
 
 
 def _adapter_findings(
-    model: Mapping[str, Any], generation: Mapping[str, Any]
+    model: Mapping[str, Any], export: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> Iterator[RecipeFinding]:
     """The adapter that generates is one of those that the program has apart."""
+    if export.get("scaling") == AWQ and model.get("merge") is False:
+        yield (
+            "export.scaling",
+            f"adapters that are not merged read what {AWQ} scales; leave model.merge out, or "
+            "export.scaling",
+        )
     chosen, adapters = generation.get("lora"), _keys_of(model.get("lora"))
     if chosen is None or (model.get("merge") is False and chosen in adapters):
         return
@@ -602,9 +703,12 @@ def require(findings: Iterator[RecipeFinding]) -> None:
 
 _SETTING = r"--set export\.(\w+)=([^\s;,)]+)"
 _BACKEND = re.compile(rf"--set export\.backend=\w+(?: {_SETTING})*")
-_ATTENTION = "generation.attention"
 # What a backend does not have leaves `null` at its default.
-_WITHOUT = {"quantization": "none", _ATTENTION: "auto"}
+_WITHOUT = {
+    "quantization": "none",
+    "generation.attention": "auto",
+    "generation.cache": "float32",
+}
 
 
 @contextmanager
@@ -629,11 +733,12 @@ def _more(settings: str, export: Mapping[str, Any]) -> Iterator[str]:
     section = {**export, **{key: None if text == "null" else text for key, text in given.items()}}
     while True:
         found = {finding for finding, _ in export_rules(section)}
-        broken = {each if each == _ATTENTION else each.partition(".")[0] for each in found}
+        broken = {each if each in _WITHOUT else each.partition(".")[0] for each in found}
         key = next((each for each in ("quantization", *sorted(broken)) if each in broken), None)
         if key is None or section.get(key) == _WITHOUT.get(key):
             return
         section[key] = _WITHOUT.get(key)
-        if key == _ATTENTION:
-            section["generation"] = {**section["generation"], "attention": _WITHOUT[key]}
+        owner, _, own = key.partition(".")
+        if own:
+            section[owner] = {**section[owner], own: _WITHOUT[key]}
         yield f" --set export.{key}={section[key] or 'null'}"

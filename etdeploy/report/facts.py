@@ -160,6 +160,10 @@ def _rates(workload: TextGeneration, in_starts: str) -> Iterator[Fact]:
         times = f"{duration(tokens.median)} per token, p90 {duration(tokens.p90)}; {first.label}"
         yield Fact("decode", (times, medians), f"{rate(first.decode_tokens_per_s)} tokens/s")
         medians = first.label
+    if first.speculation:
+        draft = workload.draft
+        named = (f"draft {draft.name}, {size(draft.size_bytes)}",) if draft else ()
+        yield Fact("speculation", (first.speculation.text, *named))
     text = f"first token after {duration(first.ttft_ms)}"
     yield Fact("prefill", (text, medians), f"{rate(first.prefill_tokens_per_s)} tokens/s")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from etdeploy.bench.records.generation import TextGeneration
+from etdeploy.bench.records.generation import GenerationPoint, TextGeneration
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.records.performance import ThreadsRecord
 from etdeploy.bench.records.record import RunRecord, SizeRecord
@@ -40,6 +40,13 @@ _DEFINITIONS = {
     "without loading, tokenizing and filling the cache to `depth`",
     "prefill": "tokens of the prompt by the time to the first token",
     "decode": "tokens after the first by the time that they took, call and choice",
+}
+_POINT_COLUMNS: tuple[str, ...] = (
+    "prompt", "new", "depth", "first token", "prefill tok/s", "decode tok/s", "per token", "p90",
+)  # fmt: skip
+_SPECULATION = {
+    "tokens/call": "tokens after the first by the calls that they took",
+    "accepted": "share of the proposed tokens that were right",
 }
 
 
@@ -97,12 +104,22 @@ def point_blocks(workload: TextGeneration) -> Iterator[Block]:
          duration(p.token_ms.p90) if p.token_ms else None]
         for p in workload.points
     ]  # fmt: skip
-    columns = (
-        "prompt", "new", "depth", "first token", "prefill tok/s", "decode tok/s", "per token",
-        "p90",
-    )  # fmt: skip
+    columns = _POINT_COLUMNS
+    if any(p.speculation for p in workload.points):
+        columns = (*columns, *_SPECULATION)
+        for row, point in zip(rows, workload.points, strict=True):
+            row += _speculation_cells(point)
     yield table("Tokens", columns, rows, right=columns)
-    yield Facts(tuple(Fact(term, (meaning,)) for term, meaning in _DEFINITIONS.items()))
+    definitions = _DEFINITIONS | (_SPECULATION if len(columns) > len(_POINT_COLUMNS) else {})
+    yield Facts(tuple(Fact(term, (meaning,)) for term, meaning in definitions.items()))
+
+
+def _speculation_cells(point: GenerationPoint) -> list[str | None]:
+    found = point.speculation
+    if found is None or found.tokens_per_call is None:
+        return [None, None]
+    share = found.acceptance_rate
+    return [f"{found.tokens_per_call:.2f}", None if share is None else percent(100 * share)]
 
 
 def threads_table(sweep: Sequence[ThreadsRecord]) -> Table:

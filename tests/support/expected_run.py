@@ -24,14 +24,13 @@ from etdeploy.export.worker.language.forward import (
     own_attention,
     windows,
 )
-from etdeploy.export.worker.language.load import LoadedModel
-from etdeploy.export.worker.language.model import (
+from etdeploy.export.worker.language.greedy import (
     UndefinedLogitsError,
     greedy_text,
     logit_noise,
-    perplexity_notes,
-    run_original,
 )
+from etdeploy.export.worker.language.load import LoadedModel
+from etdeploy.export.worker.language.model import perplexity_notes, run_original
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.texts import Prompt, long_prompt_length
 from etdeploy.export.worker.language.tokenizer import HfTokenizer
@@ -152,7 +151,7 @@ def warnings() -> dict[str, list[str]]:
     loaded = LoadedModel(tiny("Llama"), Checkpoint(Path()), HfTokenizer(), ())
     return {
         "undefined": list(perplexity_notes(specs["8da4w"], undefined)),
-        "no tokenizer": list(run_original(specs["8da4w"], loaded, methods_for(64, 8)).notes),
+        "no tokenizer": list(run_original(specs["8da4w"], loaded, methods_for(64, 8)).gave().notes),
         **{
             name: list(perplexity_notes(specs[scheme], make_evaluation(after)))
             for name, (after, scheme) in losses.items()

@@ -1,7 +1,8 @@
 """Exports tiny language models and runs them, each step against the model's own forward.
 
 `python -m tests.support.generation_run FOLDER NAME...` writes one line of JSON at the end. A name
-is that of a model, with `-kernel` where its attention is etdeploy's operator.
+is that of a model, with `-kernel` where its attention is etdeploy's operator, and the bits of its
+cache, if they are fewer than 32; and with `-window` where tokens see sinks and a window.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 import torch
 from executorch.runtime import Runtime
 
-from etdeploy.export.worker.language.cache import methods_for
+from etdeploy.export.worker.language.attention import WINDOWED
+from etdeploy.export.worker.language.cache import TokenWindow, methods_for
+from etdeploy.export.worker.language.forward import OwnForward, own_attention
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.program.inspect import inspect_file
 from tests.support.export import spec_of
@@ -23,7 +26,7 @@ from tests.support.lowered_sources import lowered
 from tests.support.own_kernels import load_own_kernels
 
 # A ring of 64 places, which the prefill goes around, too.
-PART, TOKENS, WINDOW = 16, 150, 24
+PART, TOKENS, WINDOW, SINKS = 16, 150, 24, 3
 # Three segments of the cache, the last from 512 on, and two.
 CONTEXTS = {"Llama": 2048, "Qwen3": 512, "Gemma3Text": 512}
 _FURTHER = 540
@@ -57,18 +60,28 @@ def tiny(name: str) -> Any:
 
 def found(name: str, folder: Path) -> dict[str, Any]:
     """How far the program's logits are from the model's, and what is in the program."""
-    kind, _, attention = name.partition("-")
-    model, context = tiny(kind), CONTEXTS[kind]
+    kind, *options = name.split("-")
+    attention = next((each for each in options if each.startswith("kernel")), "")
+    bits = int(attention.removeprefix("kernel") or 32)
+    window = TokenWindow(WINDOW, SINKS) if "window" in options else None
+    model, context = tiny(kind), 512 if window else CONTEXTS[kind]
     tokens = torch.randint(3, 128, (1, _FURTHER))
     with torch.no_grad():
-        wanted = model(input_ids=tokens, use_cache=False).logits[0]
+        wanted = floats = model(input_ids=tokens, use_cache=False).logits[0]
+    if bits < 32:
+        wanted = OwnForward(model, bits=bits).each(tokens[0].tolist())
     made = generation_sources(
         model,
         context=context,
         prefill_tokens=PART,
         path="auto",
         attention="kernel" if attention else "stock",
+        bits=bits,
+        window=window,
     )
+    if window:
+        with own_attention(model, WINDOWED):
+            wanted = OwnForward(model).each(tokens[0].tolist())
     path = folder / f"{name}.pte"
     with path.open("wb") as stream:
         lowered(spec_of({"model": {"hf": str(folder)}}), made.sources).write_to_file(stream)
@@ -107,6 +120,7 @@ def found(name: str, folder: Path) -> dict[str, Any]:
         "attention": made.attention,
         "prefill": max(prefill),
         "decode": max(decode),
+        "rounding": float((wanted - floats).abs().max()),
         "again": max(again),
         "rewind": made.rewind,
         "places": [buffer.shape[1] for buffer in _keys(made.sources["decode"].module)],

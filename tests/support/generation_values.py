@@ -18,15 +18,14 @@ PROMPTS = (
 )
 
 _HALF = CAPACITY // 2
-METHODS = {
-    "dynamic": (
-        GenerationMethod(
-            name="prefill", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY
-        ),
-        GenerationMethod(
-            name="decode", role="decode", max_tokens=1, dynamic=False, capacity=CAPACITY
-        ),
+_DYNAMIC = (
+    GenerationMethod(
+        name="prefill", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY
     ),
+    GenerationMethod(name="decode", role="decode", max_tokens=1, dynamic=False, capacity=CAPACITY),
+)
+METHODS = {
+    "dynamic": _DYNAMIC,
     "static": (
         GenerationMethod(
             name="prefill", role="prefill", max_tokens=CHUNK, dynamic=False, capacity=CAPACITY
@@ -44,6 +43,24 @@ METHODS = {
             name="forward", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY
         ),
     ),
+    # The first gives the logits of the tokens that its last input names, the other those of each.
+    "verifying": (
+        GenerationMethod(
+            name="prefill", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY,
+            verify_tokens=CHUNK,
+        ),
+        GenerationMethod(
+            name="decode", role="decode", max_tokens=1, dynamic=False, capacity=CAPACITY
+        ),
+    ),
+    "each": (
+        GenerationMethod(
+            name="forward", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY,
+            verify_tokens=CHUNK,
+        ),
+    ),
+    # Drafts of "verifying", which are right so often.
+    **dict.fromkeys(("partly", "never"), _DYNAMIC),
     "cached": (
         GenerationMethod(
             name="prefill", role="prefill", max_tokens=CHUNK, dynamic=True, capacity=CAPACITY

@@ -132,12 +132,16 @@ class Start:
         )  # fmt: skip
 
     def generate(
-        self, program: Path, folder: Path, request: str = "request.txt", **asked: Any
+        self,
+        program: Path,
+        folder: Path,
+        request: str = "request.txt",
+        draft: Path | None = None,
+        **asked: Any,
     ) -> Run:
         """Generates text with a program, as a request in `folder` says."""
-        return self.start(
-            folder, *generation_arguments(str(program), request, "results.json", **asked)
-        )
+        arguments = generation_arguments(str(program), request, "results.json", **asked)
+        return self.start(folder, *arguments, *(("--draft", str(draft)) if draft else ()))
 
     def start(self, folder: Path, *arguments: str, said: str = "") -> Run:
         executable = Path(self.runner.path) / self.runner.executable

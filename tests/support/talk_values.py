@@ -7,10 +7,29 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from etdeploy.devices.base import Bundle, Capabilities, DeviceState, Leftover, RunOutcome
+from etdeploy.bench.text_generator import open_generator
+from etdeploy.core import cancel
+from etdeploy.devices.base import (
+    Bundle,
+    Capabilities,
+    Device,
+    DeviceState,
+    Leftover,
+    ProcessLaunch,
+    RunOutcome,
+)
+from etdeploy.graph.options import JobOptions
+from etdeploy.program.folder import Provenance
 from etdeploy.program.generation import Generation
+from etdeploy.program.model import EMPTY_PROGRAM
+from etdeploy.program.tokenizer import Tokenizer
+from etdeploy.recipe.model import Recipe
+from etdeploy.session.connection import SessionConnection
+from etdeploy.session.opening import OpenProgram
+from etdeploy.session.session import Session
+from tests.support.runtime_values import make_recipe
 
 STOP = 260
 GENERATION = Generation(
@@ -103,7 +122,7 @@ class TalkingDevice:
         self.given: list[dict[str, bytes]] = []
         self.arguments: list[tuple[str, ...]] = []
         self.open = False
-        self._files: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
 
     @property
     def prompts(self) -> list[tuple[int, ...]]:
@@ -128,20 +147,20 @@ class TalkingDevice:
             self.open = False
 
     def put(self, source: Path, relative: str) -> None:
-        self._files[relative] = source.read_bytes()
+        self.files[relative] = source.read_bytes()
 
     def stream(
         self, arguments: Sequence[str], timeout_s: float, on_line: Callable[[str], None]
     ) -> RunOutcome:
         assert timeout_s > 0
         self.arguments.append(tuple(arguments))
-        self.given.append(dict(self._files))
-        return self.endings.pop(0)(on_line, self._files)
+        self.given.append(dict(self.files))
+        return self.endings.pop(0)(on_line, self.files)
 
     @contextmanager
     def converse(self, arguments: Sequence[str]) -> Iterator[ListeningTalk]:
         self.arguments.append(tuple(arguments))
-        self.given.append(dict(self._files))
+        self.given.append(dict(self.files))
         talk = self.talks.pop(0)
         try:
             yield talk
@@ -149,4 +168,26 @@ class TalkingDevice:
             talk.closed = True
 
     def pull(self, relative: str, to: Path) -> None:
-        to.write_bytes(self._files[relative])
+        to.write_bytes(self.files[relative])
+
+
+@contextmanager
+def opened_session(
+    device: TalkingDevice,
+    folder: Path,
+    *,
+    generation: Generation = GENERATION,
+    tokenizer: Tokenizer | None = None,
+    recipe: Recipe | None = None,
+) -> Iterator[Session]:
+    """A session of a language model on such a device."""
+    named = JobOptions(("talk",), devices=(device.name,))
+    connection = SessionConnection(named, ("test", 0), cancel.current(), apart=False)
+    bundle = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
+    with open_generator(
+        cast(Device, device), bundle, generation, recipe or make_recipe(), folder / "log"
+    ) as generator:
+        made = Provenance(source="m", generation=generation)
+        connection.use(OpenProgram(generator, EMPTY_PROGRAM, made, folder, "abc", None, tokenizer))
+        with Session(connection) as session:
+            yield session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -10,9 +11,76 @@ from etdeploy.bench.records.outputs import OutputCheck, TextCheck
 from etdeploy.bench.records.performance import Latency, Spread, Start, WorkloadKind
 from etdeploy.core.values import Value
 from etdeploy.program.generation import Evaluation
-from etdeploy.runner.generation import Sampling
+from etdeploy.runner.generation import CallCounts, Sampling
 
 TOKEN_MS, TTFT_MS = "token_ms", "ttft_ms"
+
+
+class DraftRecord(Value):
+    """The draft model's program, which proposes tokens.
+
+    Attributes:
+        name: Of its folder, or of its file.
+        sha256, size_bytes: Of the file.
+    """
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+class SpeculatedCalls(Value):
+    """What speculative decoding did, in all generations of a text that count.
+
+    Attributes:
+        calls: Calls after the first token of each generation.
+        verified_calls: Those of them that verified proposed tokens; the others took a single one.
+        proposed: Tokens that were verified.
+        accepted: Those of them that were right.
+        acceptance_rate: `accepted` by `proposed`; null where nothing was proposed.
+        tokens_per_call: New tokens after the first of each generation, by `calls`; null where
+            there is only a first one.
+        draft_ms: Time of the draft in all of them, with the prompts that it took; it is part of
+            `token_ms`. null without a draft.
+    """
+
+    calls: int
+    verified_calls: int
+    proposed: int
+    accepted: int
+    acceptance_rate: float | None
+    tokens_per_call: float | None
+    draft_ms: float | None = None
+
+    @property
+    def text(self) -> str:
+        """In words: `2.41 tokens per call, 71 % of 120 proposed tokens accepted`."""
+        ms = self.draft_ms
+        took = None if ms is None else f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"
+        draft = f", draft {took}" if took else ""
+        if self.acceptance_rate is None or self.tokens_per_call is None:
+            return f"nothing proposed{draft}"
+        return (
+            f"{self.tokens_per_call:.2f} tokens per call, {100 * self.acceptance_rate:.0f} % of "
+            f"{self.proposed:,} proposed tokens accepted{draft}"
+        )
+
+
+def speculated(
+    runs: Sequence[CallCounts], tokens: int, *, has_draft: bool = False
+) -> SpeculatedCalls:
+    """What runs say together, which gave so many tokens after their first ones."""
+    calls, proposed = sum(run.calls for run in runs), sum(run.proposed for run in runs)
+    accepted = sum(run.accepted for run in runs)
+    return SpeculatedCalls(
+        calls=calls,
+        verified_calls=sum(run.verified_calls for run in runs),
+        proposed=proposed,
+        accepted=accepted,
+        acceptance_rate=accepted / proposed if proposed else None,
+        tokens_per_call=tokens / calls if calls else None,
+        draft_ms=sum(run.draft_ms for run in runs) if has_draft else None,
+    )
 
 
 class GenerationPoint(Value):
@@ -31,6 +99,7 @@ class GenerationPoint(Value):
             choice; the median over the generations. null where there is only a first token.
         first_token_ms: The same time of each generation.
         token_ms: Time of each token after the first, call and choice; null where there is none.
+            Tokens that one call verified have equal parts of its time.
         token_ids: All new tokens of the first generation, with the one that ended the text.
         text: The same as text, without what the prompt says; null where the program has no
             tokenizer, or where the package to read it was not installed.
@@ -39,6 +108,7 @@ class GenerationPoint(Value):
         generations: How many were timed.
         distinct: How many different texts they gave. With one seed it is 1 wherever what is
             computed does not depend on chance.
+        speculation: What speculative decoding did; null without it.
     """
 
     prompt_tokens: int
@@ -54,6 +124,7 @@ class GenerationPoint(Value):
     stopped: bool
     generations: int
     distinct: int
+    speculation: SpeculatedCalls | None = None
 
     @property
     def label(self) -> str:
@@ -160,6 +231,7 @@ class TextGeneration(Value):
         spread: Within and between the starts.
         methods: One entry for each method that the profile pass traced; empty without one.
         encoder: Of a model with an encoder; null for others.
+        draft: Of speculative decoding with a draft model; null without one.
     """
 
     kind: Literal[WorkloadKind.GENERATION] = WorkloadKind.GENERATION
@@ -174,6 +246,7 @@ class TextGeneration(Value):
     spread: Spread
     methods: tuple[MethodTrace, ...] = ()
     encoder: EncodedInput | None = None
+    draft: DraftRecord | None = None
 
     @property
     def first(self) -> GenerationPoint:

@@ -11,7 +11,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -38,9 +38,10 @@ def resource_folder(name: str) -> Path:
     return installed if installed.is_dir() else PACKAGE.parent / name
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
+def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Replaces `path` in one step; a reader sees the old content or the new."""
     data = content.encode() if isinstance(content, str) else content
+    parts = (data,) if isinstance(data, bytes) else data
     path.parent.mkdir(parents=True, exist_ok=True)
     work = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     # Not mkstemp, whose files only their owner may read.
@@ -48,7 +49,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     try:
         with annotate_oserror(path), os.fdopen(handle, "wb") as stream:
             claim(handle)
-            stream.write(data)
+            stream.writelines(parts)
         work.replace(path)
     except BaseException:
         work.unlink(missing_ok=True)

@@ -36,7 +36,7 @@ from etdeploy.devices.remote.shell import (
     DeviceWriteError,
     PushScript,
     RemoteShell,
-    Session,
+    ShellSession,
     check_output,
     loop_command,
 )
@@ -107,7 +107,7 @@ class _Push:
     """The steps of one push."""
 
     shell: RemoteShell
-    session: Session
+    session: ShellSession
     bundle: Bundle
     digest: str
     progress: Progress
@@ -261,7 +261,7 @@ def hold_command(place: DevicePaths, token: str) -> str:
 
 
 @contextlib.contextmanager
-def open_session(shell: RemoteShell) -> Iterator[Session]:
+def open_session(shell: RemoteShell) -> Iterator[ShellSession]:
     """A shell with a new folder for this push alone; the folder is released when the block ends."""
     token = secrets.token_hex(8)
     activity = "checking what it has"
@@ -272,7 +272,7 @@ def open_session(shell: RemoteShell) -> Iterator[Session]:
             raise DeviceError(f"the device failed while {activity}: {answer}", place=shell.name)
         folder = f"{shell.place.incoming}/{answer}"
         try:
-            yield Session(shell, holder, folder, token)
+            yield ShellSession(shell, holder, folder, token)
         except BaseException:
             # The holder does so too, a moment later, unless the device ended it.
             shell.best_effort_cleanup(release_command(shell.place, quote(folder)))

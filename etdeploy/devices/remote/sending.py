@@ -17,7 +17,13 @@ from etdeploy.core.hashing import sha256_file, sha256_parts
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import BundleFile
 from etdeploy.devices.remote import layout, store
-from etdeploy.devices.remote.shell import HASH_S, DeviceWriteError, PushScript, RemoteShell, Session
+from etdeploy.devices.remote.shell import (
+    HASH_S,
+    DeviceWriteError,
+    PushScript,
+    RemoteShell,
+    ShellSession,
+)
 from etdeploy.devices.remote.store import Part
 from etdeploy.devices.shell import ShellResult
 
@@ -136,7 +142,7 @@ class Sending:
     """One file on its way."""
 
     shell: RemoteShell
-    session: Session
+    session: ShellSession
     file: BundleFile
     progress: Progress
     fraction: Callable[[int], float]

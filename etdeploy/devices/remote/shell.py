@@ -248,7 +248,7 @@ class PushScript:
     ended_s: float = 0.0
 
 
-class Session:
+class ShellSession:
     """The shell of one push."""
 
     def __init__(

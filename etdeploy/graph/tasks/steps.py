@@ -153,6 +153,7 @@ class Step:
         name: As `doit list`, the display and the log file name it.
         title: What it does, for the user.
         needs: Steps whose output it reads; all steps of a job write to one folder.
+        after: Steps that run before it if they are in the graph, and whose output it does not read.
         output: The JSON value that it writes.
         value: The type of that value; the step runs again if the file contains anything else.
         inputs: Everything else that determines the output, by name; a change is a reason to run.
@@ -171,6 +172,7 @@ class Step:
     output: Path
     action: Callable[[StepLog], str]
     needs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     inputs: Mapping[str, Any] = field(default_factory=dict)
     sound: Callable[[], str | None] | None = None
     always: bool = False
@@ -267,7 +269,7 @@ class Task:
         step: What it does.
         job: Number of the job in the graph.
         log: What its action writes to.
-        needs: Names of the tasks whose values it reads.
+        needs: Names of the tasks whose values it reads, or that come first.
         leader: The task of another job that does the same work, and comes first.
         asks_after: The task after which it is known whether another job needs the same work; None
             if it is known now.
@@ -317,7 +319,7 @@ def _task(step: Step, job: int, folder: Path, names: Mapping[str, str]) -> Task:
         step,
         job,
         folder / "logs" / f"{step.name}.log",
-        tuple(names[need] for need in step.needs),
+        tuple(names[need] for need in (*step.needs, *step.after)),
         shown=step.name,
     )
 
@@ -338,7 +340,8 @@ def statuses(tasks: Sequence[Task], goals: Sequence[str]) -> tuple[TaskStatus, .
     found: dict[str, TaskStatus] = {}
     for task in with_needs(tasks, goals):
         reasons = reasons_to_run(task.step)
-        waiting = [n for n in task.needs if found[n].would_run]
+        read = (n for n in task.needs if found[n].task.step.name not in task.step.after)
+        waiting = [n for n in read if found[n].would_run]
         if not reasons and waiting:
             names = ", ".join(found[n].task.step.name for n in waiting)
             reasons = [f"after {names}, if that changes its input"]

@@ -230,8 +230,8 @@ def test_a_disk_that_is_full_in_the_middle_of_a_night(cli: Cli, tmp_path: Path) 
     (cli.folder / "farm.yaml").write_text(
         "recipes: [mlp.yaml]\ndevices: {here: {name: host}}\nrepeats: 4\nresults: ../disk/results\n"
     )
-    # Each record has the model's graph and weights, 41 MB.
-    with tmpfs(tmp_path / "disk", "size=60m") as disk:
+    # Each record has the model's graph and weights, 21 MB.
+    with tmpfs(tmp_path / "disk", "size=32m") as disk:
         night = cli.start("farm", "run", "--now", "--json")
         assert night.stderr is not None
         said = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +15,33 @@ import numpy as np
 import pytest
 
 from etdeploy.bench.chat_process import ChatProcess
-from etdeploy.bench.text_generator import GenerationOutput, TextGenerator, open_generator
+from etdeploy.bench.text_generator import (
+    GenerationOutput,
+    TextGenerator,
+    open_generator,
+)
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RunError
 from etdeploy.devices.registry import open_device
-from etdeploy.program.generation import Generation
+from etdeploy.program.generation import Draft, Generation
 from etdeploy.program.inspect import inspect_file
+from etdeploy.recipe.model import Speculation
 from etdeploy.runner.etdump import read_summary
-from etdeploy.runner.generation import PromptRun, Sampling, listening_arguments, request_lines
+from etdeploy.runner.fingerprint import runner_sources
+from etdeploy.runner.generation import (
+    CachedText,
+    PromptRun,
+    Sampling,
+    listening_arguments,
+    request_lines,
+)
 from etdeploy.runner.missing import check_program
 from etdeploy.targets.platforms import host_target
 from tests.support.bundles import make_bundle
 from tests.support.generation_values import (
     CACHE,
     CAPACITY,
+    CHUNK,
     METHODS,
     PROMPTS,
     UNDEFINED,
@@ -82,16 +95,25 @@ def _write(
     sampling: Sampling | None = None,
     stop: Sequence[int] = (),
     rewind: int | None = None,
+    cached: tuple[int, Sequence[int]] | None = None,
+    save: str | None = None,
+    speculation: Speculation = "none",
+    draft: Draft | None = None,
 ) -> None:
-    """Writes a request and its prompts."""
+    """Writes a request and its prompts; `cached` is the text in `a.cache`, after its end."""
     listed = []
     for i, (prompt, asked) in enumerate(points):
         (folder / f"{i}.bin").write_bytes(np.array(prompt, "<i8").tobytes())
         listed.append(PromptRun(name=f"p{i}", path=f"{i}.bin", **asked))
     cache = CACHE if name == "cached" else None
+    before = None
+    if cached:
+        (folder / "tokens.bin").write_bytes(np.array(cached[1], "<i8").tobytes())
+        before = CachedText(furthest=cached[0], tokens="tokens.bin", image="a.cache")
     text = request_lines(
-        METHODS[name], sampling or Sampling(), stop, listed, rewind, static_cache=cache
-    )
+        METHODS[name], sampling or Sampling(), stop, listed, rewind, static_cache=cache,
+        cached=before, save=save, speculation=speculation, draft=draft,
+    )  # fmt: skip
     (folder / "request.txt").write_text(text)
 
 
@@ -129,6 +151,93 @@ def test_keys_and_values_may_be_inputs_and_outputs(
     assert texts != programs.texts
     calls = [len(text.prefill_ms) for text in run.generated.generation.runs]
     assert calls == [1, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["dynamic", "forward", "cached"])
+def test_a_text_goes_on_from_a_file_as_in_one_process(
+    runner: Start, programs: Programs, tmp_path: Path, name: str
+) -> None:
+    texts = programs.texts
+    if name == "cached":
+        texts = json.loads((programs.folder / "cached.json").read_text())
+    whole, program = texts[3], programs.path(name)
+    _write(tmp_path, [(whole[:19], {"new_tokens": 6})], name, save="a.cache")
+    assert _ids(runner.generate(program, tmp_path)) == [tuple(whole[19:25])]
+    in_cache = whole[:24]
+    # All of it, a part of it, and again from a place before what the first one wrote.
+    points = [(whole[24:26], 24, 7), (whole[17:20], 17, 4), (whole[22:23], 22, 3)]
+    listed = [(part, {"depth": depth, "new_tokens": new}) for part, depth, new in points]
+    _write(tmp_path, listed, name, cached=(24, in_cache), save="b.cache")
+    found = _ids(runner.generate(program, tmp_path))
+    wanted = [whole[d + len(p) : d + len(p) + new] for p, d, new in points]
+    assert found == [tuple(each) for each in wanted]
+    # Tokens of the file are part of the text.
+    penalized = Sampling(repetition_penalty=4.0)
+    _write(tmp_path, [(whole[:20], {"new_tokens": 6})], name, penalized)
+    [alone] = _ids(runner.generate(program, tmp_path))
+    listed = [(whole[18:20], {"depth": 18, "new_tokens": 6})]
+    _write(tmp_path, listed, name, penalized, cached=(24, in_cache))
+    assert _ids(runner.generate(program, tmp_path)) == [alone]
+    assert alone != tuple(whole[20:26])
+    sizes = {each.name for each in tmp_path.iterdir()}
+    assert {"a.cache", "b.cache"} < sizes
+    assert "a.cache.tmp" not in sizes
+
+
+def test_of_a_cache_in_a_file_only_what_is_filled_takes_room(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    sizes = []
+    for tokens in (1, CAPACITY - 1):
+        _write(tmp_path, [((3,) * tokens, {"new_tokens": 1})], save="a.cache")
+        _ids(runner.generate(programs.path("dynamic"), tmp_path))
+        sizes.append((tmp_path / "a.cache").stat().st_size)
+    assert sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda file: file[:-4], "a.cache is damaged"),
+        (lambda file: file + b"1", "a.cache is damaged"),
+        (lambda file: file[:7], "a.cache is no snapshot of a cache"),
+        (lambda file: b"x" * len(file), "a.cache is no snapshot of a cache"),
+        (lambda file: file[:16] + bytes([file[16] ^ 1]) + file[17:], "with another cache"),
+        # A part that would be beyond the memory.
+        (lambda file: file[:24] + b"\xff" * 7 + b"\x7f" + file[32:], "a.cache is damaged"),
+    ],
+)
+def test_a_file_with_a_cache_that_is_not_sound_is_refused(
+    runner: Start,
+    programs: Programs,
+    tmp_path: Path,
+    damage: Callable[[bytes], bytes],
+    message: str,
+) -> None:
+    _write(tmp_path, [((3, 4), {"new_tokens": 2})], save="a.cache")
+    _ids(runner.generate(programs.path("dynamic"), tmp_path))
+    path = tmp_path / "a.cache"
+    path.write_bytes(damage(path.read_bytes()))
+    _write(tmp_path, [((5,), {"depth": 2, "new_tokens": 1})], cached=(3, (3, 4, 5)))
+    run = runner.generate(programs.path("dynamic"), tmp_path)
+    assert (run.exit_code, message in run.error) == (4, True), run.error
+
+
+def test_a_point_behind_a_text_of_a_file_is_refused(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    (tmp_path / "a.cache").write_bytes(b"")
+    _write(tmp_path, [((5,), {"depth": 3, "new_tokens": 1})], cached=(2, (3, 4)))
+    run = runner.generate(programs.path("dynamic"), tmp_path)
+    assert run.exit_code == 4
+    assert "point p0 begins after 3 tokens, the snapshot has 2" in run.error
+    for ids, message in (
+        ((3, VOCABULARY), f"the snapshot has the id {VOCABULARY}"),
+        ((3,) * (CAPACITY + 1), f"the snapshot has {CAPACITY + 1} tokens, the context {CAPACITY}"),
+    ):
+        _write(tmp_path, [((5,), {"depth": 1, "new_tokens": 1})], cached=(len(ids), ids))
+        run = runner.generate(programs.path("dynamic"), tmp_path)
+        assert (run.exit_code, message in run.error) == (4, True), run.error
 
 
 def test_a_prompt_may_be_all_that_a_program_takes(
@@ -382,7 +491,7 @@ def test_logits_that_are_no_numbers_are_told(
         (
             4,
             "temperature 1",
-            "expects method, encoder, embedding, positions, static, rewind, sampling, stop",
+            "expects method, encoder, embedding, positions, static, rewind, load, save, verify",
         ),
         (4, "rewind -1", "request.txt:5 expects a number of tokens from 0 on"),
     ],
@@ -429,7 +538,7 @@ def test_methods_that_share_no_buffers_are_told(
         (("--generation", "r.txt", "--iterations", "3"), "--iterations does not go with --gener"),
         (("--generation", "r.txt", "--inputs", "i.txt"), "--inputs does not go with --generation"),
         (("--stream", "1"), "--stream needs --generation"),
-        (("--listen", "9"), "--listen needs --generation"),
+        (("--listen", "9", "--method", "m"), "--method does not go with --listen"),
         (("--generation", "r.txt", "--listen", "9", "--stream", "1"), "--stream does not go with"),
     ],
 )
@@ -441,9 +550,64 @@ def test_options_of_the_other_workload_are_refused(
     assert message in run.error
 
 
+_COUNTED = tuple(i % 8 for i in range(17))
+
+
+@pytest.mark.parametrize("name", ["verifying", "each"])
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(temperature=2, top_k=9, seed=3),
+     Sampling(temperature=1.5, min_p=0.01, repetition_penalty=1.1, seed=5)],
+)  # fmt: skip
+def test_speculation_gives_the_same_text_in_fewer_calls(
+    runner: Start, programs: Programs, tmp_path: Path, name: str, sampling: Sampling
+) -> None:
+    """Also where a stop token is proposed, and where the context ends."""
+    prompts = (_COUNTED, (*_COUNTED[:12], 9, 4, 5), PROMPTS[1], (7,) * 5)
+    points = [(p, {"new_tokens": CAPACITY + 1 - len(p), "repetitions": 2}) for p in prompts]
+    for stop in ((UNDEFINED,), (UNDEFINED, 6)):
+        _write(tmp_path, points, name, sampling, stop)
+        plain = runner.generate(programs.path(name), tmp_path).generated.generation.runs
+        _write(tmp_path, points, name, sampling, stop, speculation="lookup")
+        runs = runner.generate(programs.path(name), tmp_path).generated.generation.runs
+        texts = [[(r.token_ids, r.stopped) for r in each] for each in (runs, plain)]
+        assert texts[0] == texts[1]
+        for run, without in zip(runs, plain, strict=True):
+            assert run.calls + run.accepted == len(run.token_ms) == len(run.token_ids) - 1
+            assert run.verified_calls <= run.proposed <= run.verified_calls * (CHUNK - 1)
+            assert (without.calls, without.proposed) == (len(without.token_ms), 0)
+        if not sampling.temperature:
+            assert sum(run.accepted for run in runs) > 0
+
+
+def test_a_program_that_cannot_verify_is_told(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    point = (PROMPTS[1], {"new_tokens": 2})
+    _write(tmp_path, [point], "dynamic", speculation="lookup")
+    run = runner.generate(programs.path("dynamic"), tmp_path)
+    assert (run.exit_code, "speculation needs a method that gives the logits" in run.error) == (
+        4, True,
+    )  # fmt: skip
+    _write(tmp_path, [point], "verifying", rewind=0, speculation="lookup")
+    assert runner.generate(programs.path("verifying"), tmp_path).exit_code == 4
+    _write(tmp_path, [point], "verifying", speculation="lookup")
+    run = runner.generate(programs.path("dynamic"), tmp_path)
+    assert (run.exit_code, "gives the logits of the last token, and is to" in run.error) == (
+        4, True,
+    )  # fmt: skip
+
+
 @contextmanager
-def _opened(runner: Start, programs: Programs, folder: Path) -> Iterator[TextGenerator]:
-    """The dynamic program, pushed to this machine.
+def _opened(
+    runner: Start,
+    programs: Programs,
+    folder: Path,
+    name: str = "dynamic",
+    speculation: Speculation = "none",
+    draft: Draft | None = None,
+) -> Iterator[TextGenerator]:
+    """A program, pushed to this machine.
 
     The workspace is the test's own: whoever opens a device ends what still runs in its folder, and
     here no lock keeps other tests from doing so.
@@ -451,16 +615,22 @@ def _opened(runner: Start, programs: Programs, folder: Path) -> Iterator[TextGen
     built = Path(runner.runner.path)
     files = {p.relative_to(built).as_posix(): p for p in built.rglob("*") if p.is_file()}
     executable = runner.runner.executable
-    bundle = make_bundle(
-        {**files, "program.pte": programs.path("dynamic")}, (executable,), (executable,)
-    )
+    command: tuple[str, ...] = (executable,)
+    files["program.pte"] = programs.path(name)
+    if draft:
+        files["draft/program.pte"] = programs.path(draft.name)
+        command = (executable, "--draft", "{bundle}/draft/program.pte")
+    bundle = make_bundle(files, command, (executable,)).model_copy(update={"draft": draft})
     device = open_device("host", Workspace(folder / "workspace"))
     device.push(bundle)
     generation = Generation(
-        methods=METHODS["dynamic"], vocabulary=VOCABULARY, context=CAPACITY, model="m",
+        methods=METHODS[name], vocabulary=VOCABULARY, context=CAPACITY, model="m",
         path="plain", path_reason="a test",
     )  # fmt: skip
-    with open_generator(device, bundle, generation, make_recipe(), folder / "log.txt") as generator:
+    asked = {"benchmark": {"generation": {"speculation": speculation}}}
+    recipe = make_recipe(model={"hf": "m"}, **asked) if speculation != "none" else make_recipe()
+    log = folder / "log.txt"
+    with open_generator(device, bundle, generation, recipe, log) as generator:
         yield generator
 
 
@@ -503,13 +673,89 @@ def test_a_dialogue_is_the_eager_models_text(
             asked(20, 14)
 
 
+def test_a_dialogue_goes_on_from_an_image(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    whole = programs.texts[1]
+    with _opened(runner, programs, tmp_path) as generator, ChatProcess(generator) as chat:
+
+        def asked(tokens: int, new_tokens: int) -> tuple[list[int], int]:
+            output = chat.generate(whole[:tokens], new_tokens, Sampling(), lambda _: None)
+            return list(output.token_ids), output.prefilled
+
+        assert asked(8, 5) == (whole[8:13], 8)
+        tokens, furthest = list(chat.cached), chat.furthest
+        chat.save_image("a.bin")
+        chat.generate((3, 4), 2, Sampling(), lambda _: None)
+        chat.load_image("a.bin", tokens, furthest)
+        assert asked(14, 6) == (whole[14:20], 2)
+        chat.end()  # what is saved is in the run's folder
+        chat.load_image("a.bin", tokens, furthest)
+        assert asked(14, 6) == (whole[14:20], 2)
+        chat.remove_image("a.bin")
+        with pytest.raises(RunError, match=r"a\.bin is no snapshot of a cache"):
+            chat.load_image("a.bin", tokens, furthest)
+
+
+@pytest.mark.parametrize("name", ["dynamic", "verifying", "static", "each", "forward"])
+def test_logits_of_a_text_are_those_that_choose_its_tokens(
+    runner: Start, programs: Programs, tmp_path: Path, name: str
+) -> None:
+    """In one call where the program verifies several tokens, and else one by one."""
+    with _opened(runner, programs, tmp_path, name) as generator, ChatProcess(generator) as chat:
+        chosen = chat.generate(PROMPTS[1], 13, Sampling(), lambda _: None).token_ids
+        whole = [*PROMPTS[1], *chosen[:12]]
+        for count in (12, 1, 5):
+            found = np.array(chat.logits(whole, count)).reshape(count, VOCABULARY)
+            assert list(found.argmax(axis=1)) == list(chosen[13 - count :])
+        assert chat.cached == whole
+        text = [*whole[:18], 3, 4]
+        known = np.array(chat.logits(text[:-1], 5), np.float64).reshape(5, VOCABULARY)
+        known -= known.max(axis=1, keepdims=True)
+        expected = known - np.log(np.exp(known).sum(axis=1, keepdims=True))
+        for score, row, token in zip(chat.score(text, 5), expected, text[-5:], strict=True):
+            assert score.log_probability == pytest.approx(row[token], abs=1e-4)
+            assert score.best_id == row.argmax()
+            assert score.best_log_probability == pytest.approx(row.max(), abs=1e-4)
+        chat.feed(whole)
+        assert chat.generate(whole, 2, Sampling(), lambda _: None).prefilled == 1
+
+
+def test_speculation_in_a_dialogue_sets_the_cache_back(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    """After wrong proposals, and before the end of what was generated."""
+    sampling, heard = Sampling(temperature=1.5, top_k=9, seed=7), list[int]()
+    with _opened(runner, programs, tmp_path / "plain", "verifying") as generator:
+        whole = generator.generate(_COUNTED, 16, sampling, lambda _: None).token_ids
+        other = (*_COUNTED, *whole[:4], 1, 2)
+        later = generator.generate(other, 10, sampling, lambda _: None).token_ids
+    with (
+        _opened(runner, programs, tmp_path / "said", "verifying", "lookup") as generator,
+        ChatProcess(generator, idle_timeout_s=60) as chat,
+    ):
+        for _ in range(2):
+            said = chat.generate(_COUNTED, 16, sampling, heard.append)
+            assert said.token_ids == whole
+            assert said.speculation is not None
+            assert said.speculation.calls + said.speculation.accepted == 15
+            assert chat.generate(other, 10, sampling, lambda _: None).token_ids == later
+    assert heard == [*whole, *whole]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("answer 3 1 0 0 1 0 0 1 5", "line 1 of the input expects a position up to 0"),
         ("answer 0 1 0 0 1 0 0 1", "line 1 of the input expects ids"),
         ("answer 0 1 0 0 1 0 0 1 48", "point of line 1: the prompt has the id 48"),
-        ("tell 1", "line 1 of the input expects answer or stop"),
+        ("tell 1", "line 1 of the input expects answer, feed, logits, score, save, load, remove"),
+        ("feed 1 3", "line 1 of the input expects a position up to 0"),
+        ("feed 0", "line 1 of the input expects ids"),
+        ("logits 0 2 l.bin 3", "line 1 of the input expects as many ids as logits"),
+        ("score 0 1 3", "line 1 of the input expects more ids than scores"),
+        ("load 1 none.bin a.bin", "none.bin cannot be read"),
+        ("save", "line 1 of the input expects a path"),
     ],
 )
 def test_a_line_that_cannot_be_answered_is_told(
@@ -536,3 +782,150 @@ def test_an_answer_ends_with_a_word_and_a_runner_with_its_input(
     # The input has ended before the other answer has.
     ends = "ready\ntaken 1\nend stop\ntaken 2\nend stop\n"
     assert (run.exit_code, run.stdout) == (0, ends)
+
+
+@pytest.fixture(scope="module")
+def proposing(
+    programs: Programs, export_workspace: Workspace, tmp_path_factory: pytest.TempPathFactory
+) -> Start:
+    """A runner that proposes whenever it can, whether it pays or not."""
+    sources = tmp_path_factory.mktemp("proposing") / "runner"
+    shutil.copytree(runner_sources(), sources)
+    pace = sources / "generation" / "speculation.h"
+    always = pace.read_text()
+    for limit, none in (
+        ("kDraftMargin = 1.1", "kDraftMargin = 0"),
+        ("kDraftTrial = 4", "kDraftTrial = 1e9"),
+    ):
+        assert always.count(limit) == 1
+        always = always.replace(limit, none)
+    pace.write_text(always)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("fingerprint", "builder"):
+            patch.setattr(f"etdeploy.runner.{module}.runner_sources", lambda: sources)
+        return Start(build(plan_here(inspect_file(programs.path("dynamic"))), export_workspace))
+
+
+def _draft(name: str, **changes: Any) -> Draft:
+    values: dict[str, Any] = {
+        "name": name, "sha256": "", "size_bytes": 1, "vocabulary": VOCABULARY,
+        "context": CAPACITY, "methods": METHODS[name],
+    }  # fmt: skip
+    return Draft(**(values | changes))
+
+
+# How often drafts are right: the least and the most of what they propose in greedy texts.
+_DRAFTS = {
+    "verifying": (0.6, 1.0), "partly": (0.2, 0.9), "never": (0.0, 0.2), "dynamic": (0.0, 0.3),
+    "static": (0.0, 0.3), "forward": (0.0, 0.3), "each": (0.6, 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _DRAFTS)
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(temperature=1.5, top_k=9, repetition_penalty=1.1, seed=5)],
+    ids=["greedy", "drawn"],
+)
+def test_the_text_with_a_draft_is_the_same(
+    proposing: Start, programs: Programs, tmp_path: Path, name: str, sampling: Sampling
+) -> None:
+    """From several prompts, after texts in the cache, and where a stop token is proposed."""
+    prompts = (_COUNTED, (*_COUNTED[:12], 9, 4, 5), PROMPTS[1], (3,))
+    points: list[tuple[Sequence[int], dict[str, Any]]] = [
+        (p, {"new_tokens": CAPACITY + 1 - len(p) - depth, "depth": depth, "repetitions": 2})
+        for p in prompts
+        for depth in (0, 5)
+    ]
+    for stop in ((UNDEFINED,), (UNDEFINED, 6)):
+        _write(tmp_path, points, "verifying", sampling, stop)
+        plain = proposing.generate(programs.path("verifying"), tmp_path)
+        _write(tmp_path, points, "verifying", sampling, stop, speculation="model:x",
+               draft=_draft(name))  # fmt: skip
+        found = proposing.generate(programs.path("verifying"), tmp_path, draft=programs.path(name))
+        assert _ids(found) == _ids(plain)
+        runs = found.generated.generation.runs
+        for run in runs:
+            assert run.calls + run.accepted == len(run.token_ms) == len(run.token_ids) - 1
+            assert run.verified_calls <= run.proposed <= run.verified_calls * (CHUNK - 1)
+            assert run.draft_ms > 0 or len(run.token_ids) == 1
+            assert run.draft_ms <= sum(run.token_ms)
+        assert found.generated.generation.load_draft_ms > 0
+        proposed, accepted = (sum(getattr(r, n) for r in runs) for n in ("proposed", "accepted"))
+        assert proposed > 20
+        least, most = _DRAFTS[name]
+        assert sampling.temperature or least <= accepted / proposed <= most
+
+
+@pytest.mark.parametrize("rewind", [None, CHUNK])
+def test_a_draft_follows_a_dialogue(
+    proposing: Start, programs: Programs, tmp_path: Path, rewind: int | None
+) -> None:
+    """After wrong proposals, a shorter text, another one, and a text from a file."""
+    sampling = Sampling(temperature=1.2, top_k=9, seed=7)
+    other = (*_COUNTED[:6], 1, 2, 3)
+    asked = ((_COUNTED, 12), (other, 20), ((*_COUNTED, 1, 2), 9), (other[:7], 8))
+    with _opened(proposing, programs, tmp_path / "plain", "verifying") as generator:
+        texts = [
+            generator.generate(prompt, new, sampling, lambda _: None).token_ids
+            for prompt, new in asked
+        ]
+    draft = _draft("partly", rewind=rewind)
+    with (
+        _opened(
+            proposing, programs, tmp_path / "said", "verifying", "model:x", draft=draft
+        ) as generator,
+        ChatProcess(generator, idle_timeout_s=60) as chat,
+    ):  # fmt: skip
+        for attempt in range(2):
+            for (prompt, new), text in zip(asked, texts, strict=True):
+                said = chat.generate(prompt, new, sampling, lambda _: None)
+                assert said.token_ids == text
+                assert said.speculation is not None
+                assert said.speculation.proposed > 0
+                assert said.speculation.draft_ms
+            if attempt == 0:  # the draft has read another text than that of the image
+                tokens, furthest = list(chat.cached), chat.furthest
+                chat.save_image("a.bin")
+                chat.generate((3, 4), 2, sampling, lambda _: None)
+                chat.load_image("a.bin", tokens, furthest)
+
+
+def test_a_draft_that_does_not_pay_is_paused(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    """One that is as slow as the program, and never right: it is tried once or twice."""
+    point = (_COUNTED, {"new_tokens": CAPACITY + 1 - len(_COUNTED), "repetitions": 20})
+    _write(tmp_path, [point], "verifying", speculation="model:x", draft=_draft("never"))
+    run = runner.generate(programs.path("verifying"), tmp_path, draft=programs.path("never"))
+    runs = run.generated.generation.runs
+    assert sum(r.verified_calls for r in runs) <= 8
+    assert sum(r.calls for r in runs) > 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "program", "code", "message"),
+    [
+        ({}, None, 2, "the request has a draft, and no --draft names its program"),
+        ({}, "absent", 3, "the draft: cannot read the program"),
+        ({}, "texts.json", 3, "is no sound program"),
+        ({"methods": METHODS["each"]}, "partly", 3, "the draft: the program has no method forward"),
+        ({"methods": (METHODS["static"][2],)}, "static", 4, "a context of 16, the program one of"),
+    ],
+)
+def test_a_draft_that_cannot_be_used_is_told(
+    runner: Start,
+    programs: Programs,
+    tmp_path: Path,
+    changes: dict[str, Any],
+    program: str | None,
+    code: int,
+    message: str,
+) -> None:
+    point = (PROMPTS[1], {"new_tokens": 2})
+    _write(tmp_path, [point], "verifying", speculation="model:x", draft=_draft("partly", **changes))
+    path = None
+    if program:
+        path = programs.folder / (program if "." in program else f"{program}.pte")
+    run = runner.generate(programs.path("verifying"), tmp_path, draft=path)
+    assert (run.exit_code, message in run.error) == (code, True), run.error

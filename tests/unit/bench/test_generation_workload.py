@@ -352,3 +352,66 @@ def test_real_time_is_that_of_encoder_and_text(tmp_path: Path) -> None:
     assert silent is not None
     assert silent.real_time_factor is None
     assert encoded_input(make_work(), [start], point) is None
+
+
+_LOOKUP = {"generation": {"speculation": "lookup"}}
+_VERIFYING = tuple(
+    m.model_copy(update={"verify_tokens": 16 * (m.role == "prefill")}) for m in METHODS
+)
+
+
+def test_timing_and_memory_speculate_and_known_texts_and_traces_do_not(tmp_path: Path) -> None:
+    loaded = make_loaded(benchmark=_LOOKUP)
+    generation = make_generation(methods=_VERIFYING, expected=(make_expected(),))
+    files = write_request(make_workload(loaded, generation, Path()), tmp_path)
+    speculating = {name for name, path in files.items() if b"speculation" in path.read_bytes()}
+    assert speculating == {"generation/timing.txt", "generation/memory.txt"}
+
+
+def test_a_point_tells_what_speculation_did() -> None:
+    counts: dict[str, Any] = {"calls": 3, "verified_calls": 2, "proposed": 8, "accepted": 5}
+    run = generated("point-0", 5, [1.0] * 8, **counts)
+    results = make_generated(run, run)
+    [point] = make_points(make_work(speculation="lookup"), [results], Path())
+    assert point.speculation is not None
+    assert point.speculation.model_dump() == {
+        "calls": 6, "verified_calls": 4, "proposed": 16, "accepted": 10,
+        "acceptance_rate": 0.625, "tokens_per_call": 16 / 6, "draft_ms": None,
+    }  # fmt: skip
+    assert point.speculation.text == "2.67 tokens per call, 62 % of 16 proposed tokens accepted"
+    [plain] = make_points(make_work(), [results], Path())
+    assert plain.speculation is None
+    [idle] = make_points(
+        make_work(speculation="lookup"), [make_generated(generated("point-0", 5, []))], Path()
+    )
+    assert idle.speculation is not None
+    assert idle.speculation.text == "nothing proposed"
+
+
+@pytest.mark.parametrize(
+    ("export", "says", "remedy"),
+    [
+        ({"generation": {"verify_tokens": 0}}, "verify_tokens is 0", "verify_tokens=16"),
+        ({"backend": "vulkan"}, "vulkan computes elsewhere", "--speculate none"),
+        ({"generation": {"layout": "executorch"}}, "ExecuTorch's contract", "layout=etdeploy"),
+    ],
+)
+def test_speculation_is_refused_before_the_export_where_nothing_verifies(
+    export: dict[str, Any], says: str, remedy: str
+) -> None:
+    places: dict[tuple[str, ...], int] = {("benchmark", "generation", "speculation"): 7}
+    loaded = make_loaded(places, benchmark=_LOOKUP, export=export)
+    with pytest.raises(UsageError, match=says) as raised:
+        require_measurable(loaded, 2048)
+    assert raised.value.place == "tiny.yaml:7:5"
+    assert remedy in str(raised.value.remedy)
+    require_measurable(make_loaded(export=export), 2048)
+
+
+def test_speculation_is_refused_for_a_program_that_cannot_go_back() -> None:
+    loaded = make_loaded(benchmark=_LOOKUP)
+    require_measurable(loaded, 2048)
+    with pytest.raises(UsageError, match="a recurrent state"):
+        make_workload(loaded, make_generation(rewind=0), Path())
+    with pytest.raises(UsageError, match="the logits of the last token alone"):
+        make_workload(loaded, make_generation(), Path())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from etdeploy.bench.assemble import Revision
 from etdeploy.bench.measure import (
     PreparedMeasurement,
     measure,
+    measure_in_turns,
     measure_interleaved,
 )
 from etdeploy.bench.records.performance import MemoryPoint
@@ -520,6 +522,42 @@ def test_if_one_of_two_interleaved_recipes_fails_neither_has_a_record(setting: S
     with pytest.raises(RunError, match=r"B: .*SIGSEGV .*\.2"):
         _interleaved(setting, _device(answer=_ending("timing.2", crash)))
     assert set(setting.left()) == {"runner.stderr.txt"}
+
+
+def test_several_measurements_take_turns_until_one_has_enough_starts(setting: Setting) -> None:
+    device, few = _device(), {"memory": False, "profile": False}
+    sides = [
+        setting.prepared(runtime={"threads": n}, benchmark={"runs": 2, **few}) for n in (1, 2, 3)
+    ]
+    seen: list[dict[int, int]] = []
+
+    def enough(medians_ms: Mapping[int, Sequence[float]]) -> list[int]:
+        seen.append({place: len(times) for place, times in medians_ms.items()})
+        return [1]
+
+    runs = measure_in_turns(device, sides, setting.folder / "out", enough)
+    starts = [(given["--threads"], given["--results"]) for given in device.folder.arguments]
+    assert starts == [
+        ("1", "timing.json"), ("2", "timing.json"), ("3", "timing.json"),
+        ("3", "timing.2.json"), ("1", "timing.2.json"),
+    ]  # fmt: skip
+    assert seen == [{0: 1, 1: 1, 2: 1}, {0: 2, 2: 2}]
+    records = [run.record for run in runs if isinstance(run, StoredRun)]
+    assert [len(record.workload.runs) for record in records] == [2, 1, 2]
+    assert [record.interleaved_with for record in records] == [None] * 3
+
+
+def test_one_of_several_that_fails_does_not_end_the_others(setting: Setting) -> None:
+    crash = RunOutcome(139, "SIGSEGV", "", "going down\n", 0.1)
+    device, few = _device(answer=_ending("timing.2", crash)), {"memory": False, "profile": False}
+    sides = [setting.prepared(benchmark={"runs": runs, **few}) for runs in (2, 1)]
+    failed, done = measure_in_turns(device, sides, setting.folder / "out", lambda _: ())
+    assert isinstance(failed, RunError)
+    assert "SIGSEGV" in failed.message
+    assert isinstance(done, StoredRun)
+    assert load_run(done.folder) == done
+    left = sorted(path.name for path in (setting.folder / "out").glob("2*/record.json"))
+    assert left == ["record.json"]
 
 
 def test_an_output_folder_that_is_a_file_is_told(setting: Setting) -> None:

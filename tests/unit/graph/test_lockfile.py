@@ -20,7 +20,9 @@ from etdeploy.graph.lockfile import (
     portable_path,
     read_lock,
     recipe_name_of,
+    recipe_values,
 )
+from etdeploy.recipe.load import load_recipe
 
 _LOCKED = LockFile(
     name="r",
@@ -54,6 +56,15 @@ def test_paths_are_those_of_every_machine(tmp_path: Path) -> None:
     assert portable_path(str(tmp_path / "model" / "m.py"), inner) == "../model/m.py"
     text = PACKAGE / "export" / "texts" / "calibration.txt"
     assert portable_path(str(text), inner) == "<etdeploy>/export/texts/calibration.txt"
+
+
+def test_a_draft_is_named_as_on_every_machine(tmp_path: Path) -> None:
+    (tmp_path / "program.pte").write_bytes(b"")
+    (tmp_path / "r.yaml").write_text(
+        "model: {hf: org/model}\nbenchmark: {generation: {speculation: model:program.pte}}\n"
+    )
+    values = recipe_values(load_recipe(str(tmp_path / "r.yaml")), tmp_path / "locks")
+    assert values["benchmark.generation.speculation"] == "model:../program.pte"
 
 
 def test_overrides_are_found_from_any_working_folder(

@@ -193,3 +193,23 @@ def test_the_plan_of_an_adapter_that_cannot_be_used_is_refused(
     shown = capsys.readouterr()
     assert shown.err.startswith(f"error (export): {adapter}: ")
     assert not lacks(shown.err, "adapter_model.bin", "weights_only=True")
+
+
+def test_a_cache_that_is_larger_than_the_device_is_refused_before_the_export(
+    machine: Path, tmp_path: Path
+) -> None:
+    model = write_checkpoint(tmp_path / "m", max_position_embeddings=8192)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        f"model: {{hf: {model}}}\nexport:\n  quantization: 8da4w\n  generation: {{context: 4096}}\n"
+    )
+    with open_job(load_recipe(str(recipe), ()), tmp_path / "out", "host") as job:
+        assert job.facts is not None
+        refuse_early(resolve(job))
+        facts = job.facts.model_copy(update={"name": "phone", "memory_bytes": 1 << 10})
+        with pytest.raises(
+            ExportError, match=r"the cache of 4,096 positions takes .* phone"
+        ) as told:
+            refuse_early(resolve(replace(job, facts=facts)))
+    assert told.value.place == f"{recipe}:4:16"
+    assert "export.generation.cache=int8" in (told.value.remedy or "")

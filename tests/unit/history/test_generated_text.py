@@ -51,6 +51,14 @@ def test_the_first_point_gives_the_numbers_and_others_are_named() -> None:
     assert read_metrics(_record(simulated=SIMULATED)) == {}
 
 
+def test_speculation_makes_another_series_and_none_does_not() -> None:
+    plain = series_from(_record())
+    assert series_from(_record({"speculation": "none"})).key == plain.key
+    kinds = ("lookup", "model:draft/program.pte", "model:other/program.pte")
+    keys = {series_from(_record({"speculation": kind})).key for kind in kinds}
+    assert len({plain.key, *keys}) == 4
+
+
 def test_an_encoder_has_its_own_time() -> None:
     encoder = EncodedInput(
         is_real=True, preprocess_ms=12.0, encode_ms=summarize([150.0, 140.0, 130.0]), audio_s=2.0,

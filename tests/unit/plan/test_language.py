@@ -65,6 +65,27 @@ def test_the_attention_is_a_kernel_where_that_is_possible_and_faster(
     assert (value, fact in reason, by_hand) == (expected, True, asked)
 
 
+@pytest.mark.parametrize("cache", ["float16", "int8"])
+def test_a_cache_that_only_the_kernel_reads_has_it_and_is_named(cache: str) -> None:
+    recipe = make_recipe(model={"hf": "m"}, export={"generation": {"cache": cache, "context": 128}})
+    _, attention, named = language_choices(recipe, None)
+    assert (attention.value, cache in attention.reason) == ("etdeploy's kernel", True)
+    assert (named.name, named.value, named.by_hand) == ("cache", cache, True)
+    exported = _GENERATION.model_copy(update={"attention": "kernel", "cache": cache})
+    other = make_recipe(model={"hf": "m"})
+    assert [c.value for c in language_choices(other, exported) if c.name == "cache"] == [cache]
+
+
+@pytest.mark.parametrize(
+    ("sinks", "sees"), [(4, "last 64 positions and the first 4"), (0, "last 64 positions of")]
+)
+def test_a_window_is_named_with_its_sinks(sinks: int, sees: str) -> None:
+    asked = {"window": 64, "sinks": sinks}
+    recipe = make_recipe(model={"hf": "m"}, export={"generation": asked})
+    [named] = [c for c in language_choices(recipe, _GENERATION) if c.name == "window"]
+    assert (named.value, named.by_hand, sees in named.reason) == ("64", True, True)
+
+
 def test_the_exported_program_says_how_its_attention_is_computed() -> None:
     exported = _GENERATION.model_copy(update={"path": "fast", "attention": "kernel"})
     recipe = make_recipe(model={"hf": "m"}, export={"generation": {"context": 256}})
@@ -98,6 +119,34 @@ def test_scales_of_4_bit_weights(calibration: Any, value: str, by_hand: bool) ->
     assert (scales.name, scales.value, scales.by_hand) == ("scales", value, by_hand)
     if isinstance(calibration, dict):
         assert scales.reason == "export.calibration is /here/text.txt and prompts"
+
+
+def test_rounding_is_told_where_it_is_not_the_default() -> None:
+    export = {"quantization": "8da4w", "rounding": "gptq"}
+    _, rounding, *_ = language_choices(make_recipe(model={"hf": "m"}, export=export), None)
+    assert (rounding.name, rounding.value, rounding.by_hand) == ("rounding", "gptq", True)
+    assert "export.rounding is gptq" in rounding.reason
+
+
+@pytest.mark.parametrize(
+    ("model", "export", "by_hand"),
+    [
+        ({}, {}, False),
+        ({}, {"scaling": "awq"}, True),
+        ({}, {"scaling": "none"}, None),
+        ({}, {"calibration": "none"}, None),
+        ({}, {"quantization": "8da8w"}, None),
+        ({"lora": {"a": "org/x"}, "merge": False}, {}, None),
+    ],
+)
+def test_inputs_are_scaled_where_a_text_is_read(
+    model: dict[str, Any], export: dict[str, Any], by_hand: bool | None
+) -> None:
+    recipe = make_recipe(model={"hf": "m", **model}, export={"quantization": "8da4w", **export})
+    found = {choice.name: choice for choice in language_choices(recipe, None)}
+    assert ("scaling" in found) == (by_hand is not None)
+    if by_hand is not None:
+        assert (found["scaling"].value, found["scaling"].by_hand) == ("awq", by_hand)
 
 
 @pytest.mark.parametrize(

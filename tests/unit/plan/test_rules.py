@@ -409,3 +409,25 @@ def test_what_is_derived_is_closed_free_of_conflicts_and_has_one_operator_librar
     assert not any("exclude" in o.why or "requires" in o.why for o in plan.blockers)
     assert len(_libraries(plan)) <= 1
     assert (plan.option("EXECUTORCH_SELECT_OPS_MODEL") is None) == (plan.selection is None)
+
+
+def test_a_runner_has_what_the_draft_needs_too() -> None:
+    """Beside what the program needs, which decides alone while it is not exported."""
+    program, draft = _calling(*_ADD), make_program(
+        make_method(operators=(*_ADD, *_RELU, "my_ops::x.out"), delegates=("XnnpackBackend",))
+    )  # fmt: skip
+    target, available = find_target("linux-x86_64"), Available("1.5.1", frozenset())
+    recipe = make_recipe(runtime={"provider": "source"}, benchmark={"profile": False})
+    alone = derive_plan(recipe, program, target, _HOST, available)
+    plan = derive_plan(recipe, program, target, _HOST, available, None, draft)
+    assert "backend_xnnpack" not in alone.component_names
+    assert "backend_xnnpack" in plan.component_names
+    reason = next(c.reason for c in plan.components if c.name == "backend_xnnpack")
+    assert reason.startswith("the draft: method forward delegates 1 partition")
+    assert any("my_ops" in blocker.what for blocker in plan.blockers)
+    # A build selects the kernels of one program, so those of several are not selected.
+    assert (alone.selection is None, plan.selection is None) == (False, True)
+    same = derive_plan(recipe, program, target, _HOST, available, None, program)
+    assert same.selection == alone.selection
+    early = derive_plan(recipe, None, target, _HOST, available, None, draft)
+    assert "backend_xnnpack" in early.component_names

@@ -82,7 +82,7 @@ def test_a_program_of_etdeploy_generates_without_its_description(tmp_path: Path)
     one = replace(FORWARD, inputs=(Tensor((1, 1), INT64), POSITION))
     assert contract(
         tmp_path, replace(FORWARD, name="prefill"), replace(one, name="decode_32"),
-        replace(one, name="decode"), **FACTS, get_rewind=(41,),
+        replace(one, name="decode"), **FACTS, get_rewind=(41,), get_cache_bits=(8,),
     )  # fmt: skip
     made = generation_of(inspect_file(tmp_path / "model.pte"), "m", None, TokenFacts())
     assert isinstance(made, Generation)
@@ -90,6 +90,7 @@ def test_a_program_of_etdeploy_generates_without_its_description(tmp_path: Path)
         ("prefill", "prefill", 63, 64), ("decode_32", "decode", 1, 32), ("decode", "decode", 1, 64)
     ]  # fmt: skip
     assert (made.rewind, made.layout, made.stop_ids) == (41, "etdeploy", (2, 3))
+    assert made.cache == "int8"
 
 
 def test_a_program_of_another_kind_has_no_contract(tmp_path: Path) -> None:
@@ -175,6 +176,18 @@ def test_positions_and_logits_of_each_token(tmp_path: Path) -> None:
     made = found(tmp_path, each, get_max_seq_len=(128,))
     assert isinstance(made, Generation)
     assert (made.vocabulary, made.context) == (300, 128)
+    assert (made.methods[0].verify_tokens, made.verify_tokens) == (16, 16)
+
+
+def test_a_method_of_etdeploy_may_take_which_logits_it_gives(tmp_path: Path) -> None:
+    rows = Tensor((8,), INT64, dynamism=1)
+    prefill = Plan(name="prefill", inputs=(TOKENS, POSITION, rows), outputs=(Tensor((1, 8, 300)),))
+    made = found(tmp_path, prefill, get_max_context_len=(64,), get_rewind=(70,))
+    assert isinstance(made, Generation)
+    assert (made.vocabulary, made.verify_tokens) == (300, 8)
+    # Rejected tokens have to be taken back.
+    assert made.model_copy(update={"rewind": 6}).verify_tokens == 0
+    assert "takes 3 inputs" in str(found(tmp_path, replace(prefill, name="forward"), **FACTS))
 
 
 def test_the_tokenizer_says_what_the_program_does_not(tmp_path: Path) -> None:

@@ -54,6 +54,12 @@ def test_a_kernel_is_left_to_the_other_backend() -> None:
     assert with_settings(remedy, own) == f"{remedy} --set export.generation.attention=auto"
 
 
+def test_a_small_cache_is_left_with_the_kernel_that_reads_it() -> None:
+    own = recipe({"generation": {"cache": "int8"}})
+    remedy = "--set export.backend=openvino"
+    assert with_settings(remedy, own) == f"{remedy} --set export.generation.cache=float32"
+
+
 def test_a_backend_that_takes_the_recipe_needs_nothing() -> None:
     same = "Export it for this phone: --set export.backend=qnn --set export.soc=SM8550"
     assert with_settings(same, recipe(QNN, {"example": "mlp"})) == same

@@ -42,6 +42,57 @@ def test_a_folder_comes_before_an_id(folder: Path) -> None:
     assert load_recipe(other, ["--model=org/model"]).recipe.model.hf == f"{folder}/org/model"
 
 
+def test_the_draft_is_a_program_or_the_folder_of_one(folder: Path) -> None:
+    (folder / "small").mkdir()
+    program = folder / "small" / "program.pte"
+    program.write_bytes(b"")
+    (folder / "recipes").mkdir()
+    grid = "benchmark: {{generation: {{speculation: {}}}}}\n"
+    found = [
+        load_recipe(write(HF + grid.format("model:../small"), "recipes/r.yaml")),
+        load_recipe(write(HF + grid.format("model:small/program.pte"))),
+        load_recipe(write(HF), ["--speculate=model:./small/"]),
+    ]
+    for loaded in found:
+        grid_of = loaded.recipe.benchmark.generation
+        assert grid_of is not None
+        assert grid_of.speculation == f"model:{program}"
+        assert grid_of.draft == str(program)
+    content = relative_paths(found[0].recipe.model_dump(mode="json"), folder / "recipes")
+    assert content["benchmark"]["generation"]["speculation"] == "model:../small/program.pte"
+    plain = load_recipe(write(HF), ["--speculate=lookup"]).recipe.benchmark.generation
+    assert plain is not None
+    assert plain.draft is None
+
+
+@pytest.mark.parametrize(
+    ("named", "says", "model"),
+    [
+        ("model", "the folder {folder}/model has no program.pte", "{folder}/model"),
+        ("absent.pte", "the file {folder}/absent.pte does not exist", "MODEL"),
+        ("org/small", "'org/small' is neither a program (.pte) nor a folder with one", "org/small"),
+        ("none", "'none' is neither a program", "MODEL"),
+    ],
+)
+def test_a_draft_that_is_no_program_is_exported_before(
+    folder: Path, named: str, says: str, model: str
+) -> None:
+    (folder / "model").mkdir()
+    with pytest.raises(RecipeError) as raised:
+        load_recipe(write(HF), [f"--speculate=model:{named}"])
+    [problem] = raised.value.problems
+    assert problem.place == "--speculate"
+    assert says.format(folder=folder) in problem.message
+    command = f"etdeploy export --recipe llm-xnnpack --model {model} --output draft"
+    assert command.format(folder=folder) in str(problem.hint)
+
+
+@pytest.mark.parametrize("value", ["model:", "lookups", "draft", "model"])
+def test_speculation_is_none_lookup_or_a_model(value: str) -> None:
+    with pytest.raises(RecipeError, match="speculation takes none, lookup, or model:DRAFT"):
+        load_recipe(write(HF), [f"--speculate={value}"])
+
+
 def test_a_model_of_the_command_line_replaces_the_recipes_whole_model() -> None:
     name = write("model: {hf: org/model, revision: abc, remote_code: org/model}\n")
     model = load_recipe(name, ["--model=7: {x}"[:9]]).recipe.model

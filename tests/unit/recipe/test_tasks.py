@@ -243,6 +243,8 @@ def test_a_model_of_timm_takes_images(tmp_path: Path) -> None:
         ("benchmark.generation.depth=[8]", "benchmark.generation.depth"),
         ("export.generation.path=plain", "export.generation.path"),
         ("export.generation.attention=kernel", "export.generation.attention"),
+        ("export.generation.cache=int8", "export.generation.cache"),
+        ("export.generation.window=64", "export.generation.window"),
         ("export.generation.evaluate=README.md", "export.generation.evaluate"),
         ("export.calibration=README.md", "export.calibration"),
         ("model.lora=org/adapter", "model.lora"),

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.generation_workload import WorkPoint
-from etdeploy.bench.records.generation import EncodedInput, TextGeneration
+from etdeploy.bench.records.generation import (
+    DraftRecord,
+    EncodedInput,
+    SpeculatedCalls,
+    TextGeneration,
+)
 from etdeploy.bench.records.outputs import UndelegatedOperator, UndelegatedTime
 from etdeploy.bench.records.performance import (
     Disturbance,
@@ -449,3 +454,19 @@ def test_speech_is_measured_against_its_length() -> None:
     random = encoder.model_copy(update={"is_real": False, "audio_s": None})
     workload = workload.model_copy(update={"encoder": random, "points": (point,)})
     assert {"text", "real time"}.isdisjoint(facts(make_text_record(workload=workload)))
+
+
+def test_speculation_names_the_draft() -> None:
+    calls = SpeculatedCalls(
+        calls=10, verified_calls=9, proposed=27, accepted=18, acceptance_rate=18 / 27,
+        tokens_per_call=2.8, draft_ms=250,
+    )  # fmt: skip
+    workload = make_text_workload()
+    point = workload.first.model_copy(update={"speculation": calls})
+    draft = DraftRecord(name="small", sha256="a", size_bytes=90_000_000)
+    update = {"points": (point,), "draft": draft}
+    found = facts(make_text_record(workload=workload.model_copy(update=update)))["speculation"]
+    assert found.lines == (
+        "2.80 tokens per call, 67 % of 27 proposed tokens accepted, draft 250.0 ms",
+        "draft small, 90.0 MB",
+    )

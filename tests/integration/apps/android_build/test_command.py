@@ -64,6 +64,7 @@ def _library(folder: Path) -> None:
     write_aar(folder / "executorch-android-1.5.1.aar", jar.read_bytes(), native)
 
 
+@pytest.mark.nightly
 def test_a_new_id_takes_the_edits_along_and_the_build_notes_what_it_ignores(
     cli: Cli, sdk: Path
 ) -> None:

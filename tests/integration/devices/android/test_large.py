@@ -71,9 +71,8 @@ def stored(reached: Reached, bundle: Bundle) -> Path:
 
 
 def is_tidy(reached: Reached) -> bool:
-    """Whether nothing is left of pushes; a push's own folder goes a moment after it."""
-    is_released = wait_until_empty(reached.root.path(f"{ROOT}/incoming"))
-    return is_released and not list(reached.root.path(f"{ROOT}/partial").iterdir())
+    """Whether nothing is left of pushes; what a push has there goes a moment after it."""
+    return all(wait_until_empty(reached.root.path(f"{ROOT}/{n}")) for n in ("incoming", "partial"))
 
 
 def is_right(reached: Reached, bundle: Bundle) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from etdeploy.core.errors import DeviceError
 from etdeploy.devices.remote import shell as session_module
-from etdeploy.devices.remote.shell import Advice, RemoteShell, Session
+from etdeploy.devices.remote.shell import Advice, RemoteShell, ShellSession
 from etdeploy.devices.shell import ShellResult
 
 
@@ -47,8 +47,8 @@ class FakeShell:
         return ShellResult(0, "apart")
 
 
-def session(held: FakeScripts, shell: FakeShell | None = None) -> Session:
-    return Session(cast(RemoteShell, shell or FakeShell()), held, "/f", "m")
+def session(held: FakeScripts, shell: FakeShell | None = None) -> ShellSession:
+    return ShellSession(cast(RemoteShell, shell or FakeShell()), held, "/f", "m")
 
 
 def test_scripts_are_said_with_their_lines_and_answered_in_turn() -> None:
