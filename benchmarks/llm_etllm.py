@@ -21,19 +21,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from llm import SHAPES, arguments, kept_folder, write_recipe
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from tests.support.own_kernels import load_own_kernels
-
-# Blocks of steps, and decoding steps of a block.
-BLOCKS, BLOCK = 12, 10
+from llm import (
+    BLOCK,
+    SHAPES,
+    OwnProgram,
+    arguments,
+    in_blocks,
+    kept_folder,
+    points_of,
+    runtime_here,
+    take,
+    write_recipe,
+)
 
 
 def etllm_program(chosen: argparse.Namespace, folder: Path, attention: str) -> Path:
@@ -115,45 +116,20 @@ def against_etllm(chosen: argparse.Namespace, folder: Path) -> None:
 
 def time_etllm(chosen: argparse.Namespace) -> None:
     """All programs in one process, with this number of threads, in alternating blocks."""
-    import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next
-    import torch
     from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
-    from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpool
-    from executorch.runtime import Runtime
 
     (threads,) = chosen.threads
-    _unsafe_reset_threadpool(threads)
-    torch.set_num_threads(1)  # logits are copied by torch, whose threads would get in the way
-    with tempfile.TemporaryDirectory() as name:
-        load_own_kernels(Path(name))
-    runtime = Runtime.get()
-    generation = json.loads((chosen.kept / "export.json").read_text())["generation"]
-    own = runtime.load_program(chosen.kept / "program.pte")
-    methods = {m["name"]: (own.load_method(m["name"]), m) for m in generation["methods"]}
+    runtime = runtime_here(threads)
+    own = OwnProgram(runtime, chosen.kept)
     others = {}
     for named in chosen.programs:
         name, _, path = named.partition("=")
         others[name] = runtime.load_program(path).load_method("forward")
 
-    def call(method: Any, tokens: int, position: int) -> None:
-        method.execute([torch.arange(1, tokens + 1).unsqueeze(0), torch.tensor([position])])
-
-    def own_call(tokens: int, position: int) -> None:
-        """In parts, as etdeploy's runner takes a prompt."""
-        while tokens:
-            role = "decode" if tokens == 1 else "prefill"
-            serving = [(m, f) for m, f in methods.values() if f["role"] == role]
-            part = min(tokens, max(f["max_tokens"] for _, f in serving))
-            fit = [(f["capacity"], m) for m, f in serving if f["capacity"] >= position + part]
-            call(min(fit, key=lambda each: each[0])[1], part, position)
-            tokens, position = tokens - part, position + part
-
-    points = [(1, p, f"decode at {p}") for p in chosen.positions]
-    points += [(n, 0, f"prefill of {n}") for n in chosen.prompts]
-    for tokens, position, what in points:
-        steps = {"etdeploy": lambda t=tokens, p=position: own_call(t, p)}
+    for tokens, position, what in points_of(chosen):
+        steps = {"etdeploy": lambda t=tokens, p=position: own.call(t, p)}
         for name, method in others.items():
-            steps[name] = lambda m=method, t=tokens, p=position: call(m, t, p)
+            steps[name] = lambda m=method, t=tokens, p=position: take(m, t, p)
         times = in_blocks(steps, BLOCK if tokens == 1 else 1)
         for name in others:
             ratio = statistics.median(
@@ -165,25 +141,6 @@ def time_etllm(chosen: argparse.Namespace) -> None:
                 f"{name} attention, ratio {ratio:.2f}",
                 flush=True,
             )
-
-
-def in_blocks(steps: dict[str, Callable[[], None]], length: int) -> dict[str, list[float]]:
-    """Milliseconds of a step, the median of each block."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():
-        step()
-    for _ in range(BLOCKS):
-        for name, step in steps.items():
-            step()
-            times[name].append(statistics.median(step_ms(step) for _ in range(length)))
-    return times
-
-
-def step_ms(step: Callable[[], None]) -> float:
-    """Milliseconds of one step."""
-    started = time.perf_counter()
-    step()
-    return (time.perf_counter() - started) * 1000
 
 
 def main() -> None:

@@ -530,12 +530,12 @@ class _Evaluated:
 
 
 def _perplexities(given: argparse.Namespace) -> list[dict[str, Any]]:
-    model = _smollm2(given.folder)
+    model = smollm2(given.folder)
     asked = [_Evaluated(*each, given.context) for each in _EVALUATED]
     return [_evaluation(model, each, given.folder) for each in asked]
 
 
-def _smollm2(folder: Path) -> Path:
+def smollm2(folder: Path) -> Path:
     """SmolLM2-135M-Instruct in 32-bit floats, with its tokenizer."""
     path = folder / "smollm2"
     if not (path / "tokenizer.json").is_file():
@@ -611,7 +611,9 @@ def _evaluate(given: str, result: str) -> None:
     spec, started = ExportSpec.load(Path(given)), time.perf_counter()
     loaded = load_model(spec, lambda *_: None, None)
     # Nothing but the perplexity is wanted, so the quantized model generates nothing.
-    eager = replace(original_texts(spec, loaded), prompts=(), texts=())
+    eager = original_texts(spec, loaded)
+    gave = replace(eager.gave(), texts=())
+    eager = replace(eager, prompts=(), gave=lambda: gave)
     language = language_model(spec, loaded, eager)
     quantized = quantize(
         spec,
