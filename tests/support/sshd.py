@@ -19,6 +19,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -95,8 +96,12 @@ class SshBoard:
         """Ends sshd and every connection to it, as if the board had been switched off."""
         if self._sshd is None:
             return
-        for pid in self.sessions():
-            _kill(pid)
+        # A connection that is accepted meanwhile would outlive the listener.
+        self._sshd.send_signal(signal.SIGSTOP)
+        while sessions := self.sessions():
+            for pid in sessions:
+                _kill(pid)
+            time.sleep(0.01)
         self._sshd.kill()
         self._sshd.wait()
         self._sshd = None
@@ -239,7 +244,13 @@ def _program(name: str) -> str:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(word) for word in _read(Path(f"/proc/{pid}/task/{pid}/children")).split()]
+    """The children of a process that run; /proc's own list omits some while others end."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        state, parent = [*_read(path).rpartition(")")[2].split()[:2], "", ""][:2]
+        if parent == str(pid) and state != "Z":
+            found.append(int(path.parent.name))
+    return found
 
 
 def command_lines(proc: Path = Path("/proc")) -> Iterator[str]:
