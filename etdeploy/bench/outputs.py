@@ -136,7 +136,7 @@ class Expectation:
     """The eager model's outputs with their files' folder, and what decides about tolerances.
 
     `steps` are those of each output's quantization; None, or missing, if the exporter did not see
-    them.
+    them. `noise` is how far rounding moves outputs that are logits, if that was measured.
     """
 
     tensors: tuple[Stored, ...]
@@ -144,6 +144,7 @@ class Expectation:
     quantization: str | None
     tolerance: Tolerance
     steps: tuple[float | None, ...] = ()
+    noise: LogitNoise | None = None
 
     def step_of(self, index: int) -> float | None:
         """The step of an output's quantization, if known."""
@@ -187,7 +188,12 @@ def _check(index: int, output: RunnerOutput, folder: Path, expectation: Expectat
     if step is None and expectation.quantization in STATIC_SCHEMES and "float" in expected.dtype:
         step = estimate_step(actual, wanted)
     limits = limits_for(
-        expected.dtype, expectation.quantization, distance, expectation.tolerance, step
+        expected.dtype,
+        expectation.quantization,
+        distance,
+        expectation.tolerance,
+        step,
+        expectation.noise,
     )
     return check_tensor(_name(index, expected), expected, distance, limits, step)
 

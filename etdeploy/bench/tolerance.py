@@ -110,23 +110,25 @@ def limits_for(
     distance: TensorDistance,
     override: Tolerance,
     step: float | None = None,
+    noise: LogitNoise | None = None,
 ) -> Limits:
     """Return the limits of one output; those of the recipe, `override`, replace the others.
 
     Integers and booleans must be equal by default. `distance` has the number and size of the
-    expected values, and `step` is that of a quantized output.
+    expected values, `step` is that of a quantized output, and `noise` that of logits.
     """
     if dtype not in _FLOATS:
         return Limits(override.max_abs_error or 0.0, override.cosine_similarity)
     scheme = "int8_static" if step else quantization or "none"
     rule = _wider(_FLOATS[dtype], _QUANTIZED.get(scheme))
     chosen = rule.absolute + max(rule.relative * distance.largest, _STEPS_OFF * (step or 0.0))
+    chosen, cosine = _beyond(noise, chosen, rule.cosine)
     largest = chosen if override.max_abs_error is None else override.max_abs_error
     if override.cosine_similarity is not None:
         return Limits(largest, override.cosine_similarity)
     if step:
         return Limits(largest, None, rms_error=_rms_limit(distance, step))
-    return Limits(largest, rule.cosine, negligible=rule.absolute)
+    return Limits(largest, cosine, negligible=rule.absolute)
 
 
 def logit_limit(
@@ -137,7 +139,7 @@ def logit_limit(
         return override
     rule = _wider(_FLOATS["float32"], _QUANTIZED.get(quantization or "none"))
     chosen = rule.absolute + rule.relative * largest
-    return max(chosen, _TIMES_NOISE * noise.max_error) if noise else chosen
+    return _beyond(noise, chosen, 1.0)[0]
 
 
 def logit_cosine(
@@ -150,9 +152,16 @@ def logit_cosine(
     if override is not None:
         return None
     rule = _wider(_FLOATS["float32"], _QUANTIZED.get(quantization or "none"))
-    least = 1 - 4 * (1 - rule.cosine)
+    return _beyond(noise, 0.0, 1 - 4 * (1 - rule.cosine))[1]
+
+
+def _beyond(noise: LogitNoise | None, largest: float, cosine: float) -> tuple[float, float]:
+    """The limits, or those of the noise where it is larger."""
+    if noise is None:
+        return largest, cosine
     # 1 - cosine grows with the square of the error.
-    return min(least, 1 - _TIMES_NOISE**2 * (1 - noise.min_cosine)) if noise else least
+    least = 1 - _TIMES_NOISE**2 * (1 - noise.min_cosine)
+    return max(largest, _TIMES_NOISE * noise.max_error), min(cosine, least)
 
 
 def _rms_limit(distance: TensorDistance, step: float) -> float:

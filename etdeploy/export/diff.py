@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from etdeploy.backends.base import Backend
+from etdeploy.backends.schemes import EIGHT_BITS
 from etdeploy.core.errors import ExportError
 from etdeploy.core.processes import process
 from etdeploy.core.values import Progress, Value
@@ -24,8 +25,9 @@ from etdeploy.program.folder import Stored, TensorFile
 # Beside the program: the list of its nodes, and the graph with their values as outputs.
 NODES_FILE = "nodes.json"
 GRAPH_FILE = "observed.pt2"
-# In a provenance's details: what the quantization of each module costs.
-SENSITIVITY = "sensitivity"
+# In a provenance's details: what the quantization of each module costs, and how far rounding moves
+# the logits of a language model that is observed.
+SENSITIVITY, LOGIT_NOISE = "sensitivity", "logit_noise"
 
 
 class ModelNode(Value):
@@ -234,11 +236,14 @@ def _tell(line: str, progress: Progress) -> None:
         progress(*step)
 
 
-# What parts of a quantized model have instead, the first that their backend offers.
+# What parts of a quantized model have instead, the first that their backend offers. Floats would
+# take eight times the memory of 4 bits.
 _MORE_EXACT = ("none", "16a8w")
+_MORE_BITS = {"8da4w": (EIGHT_BITS,)}
 
 
 def more_exact_scheme(backend: Backend, scheme: str | None) -> str | None:
     """Return the scheme that parts of a quantized model can have instead; None where it has one."""
     mixed = backend.mixed_with(scheme)
-    return next((each for each in _MORE_EXACT if each in mixed), None)
+    exact = _MORE_BITS.get(str(scheme), _MORE_EXACT)
+    return next((each for each in exact if each in mixed), None)

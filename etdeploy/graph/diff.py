@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import FLOAT_SCHEMES, LINEAR_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.bench.diff import DiffReport, ObservedRun, Search, SuggestedOverrides, stage_of
 from etdeploy.bench.outputs import Expectation, compare_outputs, tolerance_scheme
 from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.core import console
 from etdeploy.core.errors import EtdeployError, ExportError, RunError, UsageError
 from etdeploy.export.diff import (
+    LOGIT_NOISE,
     NODES_FILE,
     SENSITIVITY,
     ObservedGraph,
@@ -32,12 +33,15 @@ from etdeploy.graph.on_device import load_observed
 from etdeploy.graph.resolve import export_spec_of
 from etdeploy.graph.run import JobEnd
 from etdeploy.program.folder import Provenance, TensorFile, load_provenance
+from etdeploy.program.generation import LogitNoise
 from etdeploy.runner.protocol import RunnerOutput
 
 # Runs steps of jobs up to one, together; each end has what failed.
 RunSteps = Callable[[Sequence[Member], StepName], list[JobEnd]]
 _ORIGINAL, _OBSERVED, _SUGGESTED = "#diff", "#diff-observed", "#diff-overrides"
 _REPLAY = "replay"
+# A suggestion leaves at most this share of the error.
+_LEAST_GAIN = 0.9
 
 
 def require_comparable(job: Job) -> None:
@@ -50,14 +54,6 @@ def require_comparable(job: Job) -> None:
             "eager model",
             place=place,
             remedy="Name a recipe with a model: model.python, model.hf or model.example.",
-        )
-    if spec.generation is not None:
-        raise UsageError(
-            "the model generates text, in several methods with a cache; etdeploy diff compares "
-            "models that answer in one call",
-            place=place,
-            remedy="`etdeploy run` compares its logits token by token, and reports the first token "
-            "that differs.",
         )
     if job.app:
         raise UsageError("apps return no values of nodes", remedy="Leave out --as and --app.")
@@ -122,6 +118,12 @@ class ProgramDiff:
         recipe = self.job.loaded.recipe
         nodes = {node.name: node for node in first.graph.nodes}
         sensitivity = self.sensitivity
+        if self._is_quantized and sensitivity is None:
+            self.notes.append(
+                "What the quantization of each module costs was not measured: the checkpoint has "
+                "quantized weights, or its floats do not fit in memory."
+            )
+        overrides = self._verified(sensitivity, original) if sensitivity else None
         return DiffReport(
             recipe=self.job.loaded.name,
             device=self.job.device_label,
@@ -138,7 +140,7 @@ class ProgramDiff:
             undefined_inputs=first.replay.undefined_inputs,
             rounds=tuple(search.rounds),
             sensitivity=sensitivity,
-            overrides=self._verified(sensitivity, original) if sensitivity else None,
+            overrides=overrides,
             notes=tuple(self.notes),
         )
 
@@ -156,8 +158,7 @@ class ProgramDiff:
 
     @property
     def _is_quantized(self) -> bool:
-        scheme = self.job.loaded.recipe.export.quantization
-        return scheme not in FLOAT_SCHEMES and scheme not in LINEAR_SCHEMES
+        return self.job.loaded.recipe.export.quantization not in FLOAT_SCHEMES
 
     def _member(self, observation: NodeObservation, variant: str) -> Member:
         job = replace(self.job, observation=observation, variant=self.job.variant + variant)
@@ -209,7 +210,12 @@ class ProgramDiff:
         overrides = {**dict.fromkeys(found.overrides, scheme), **recipe.export.overrides}
         export = recipe.export.model_copy(update={"overrides": overrides})
         loaded = replace(self.job.loaded, recipe=recipe.model_copy(update={"export": export}))
-        job = replace(self.job, loaded=loaded, variant=self.job.variant + _SUGGESTED)
+        job = replace(
+            self.job,
+            loaded=loaded,
+            observation=NodeObservation(nodes=()),
+            variant=self.job.variant + _SUGGESTED,
+        )
         [end] = self.run_steps([replace(self.member, job=job)], StepName.EXPORT)
         if isinstance(end.error, ExportError):
             self.notes.append(f"The suggested overrides cannot be exported: {end.error.message}")
@@ -217,11 +223,19 @@ class ProgramDiff:
         if end.error:
             raise end.error
         chosen = [layer for layer in found.layers if layer.module in found.overrides]
+        before, after = _noise(original), _noise(job)
+        if after > _LEAST_GAIN * before:
+            self.notes.append(
+                f"With {', '.join(found.overrides)} in {scheme}, the exported model is hardly more "
+                f"exact ({100 * before:.3g} % becomes {100 * after:.3g} %): there are no overrides "
+                "to suggest."
+            )
+            return None
         return SuggestedOverrides(
             modules=found.overrides,
             scheme=scheme,
-            before=_noise(original),
-            after=_noise(job),
+            before=before,
+            after=after,
             weights_percent=100 * sum(e.weights for e in chosen) / max(1, found.weights),
         )
 
@@ -252,7 +266,13 @@ def _checked(job: Job) -> tuple[OutputCheck, ...]:
     provenance = _provenance(job, folder)
     expected = next(iter(provenance.measured.values())).expected
     steps = tuple(known.scale if known else None for known in provenance.output_quantization)
+    noise = provenance.details.get(LOGIT_NOISE)
     expectation = Expectation(
-        expected, folder, tolerance_scheme(provenance), job.loaded.recipe.benchmark.tolerance, steps
+        expected,
+        folder,
+        tolerance_scheme(provenance),
+        job.loaded.recipe.benchmark.tolerance,
+        steps,
+        LogitNoise.model_validate(noise) if noise else None,
     )
     return compare_outputs(seen.outputs[: len(expected)], Path(seen.folder), expectation)

@@ -209,7 +209,9 @@ def export_spec_of(job: Job) -> ExportSpec:
     soc = wanted_soc(job, backend_named(str(spec.backend))) if spec.soc else None
     changes: dict[str, Any] = {"speech": job.speech, **({"soc": soc} if soc else {})}
     observation = job.observation
-    if observation and (observation.nodes != () or observation.sensitivity):
+    observes = observation and (observation.nodes != () or observation.sensitivity)
+    # With one, a language model's program is that of one call, even if no node is observed.
+    if observation and (observes or spec.generation):
         # The program runs once, with the example inputs, and is not measured.
         changes |= {"observation": observation, "etrecord": False, "profiled": False, "sizes": {}}
     return spec.model_copy(update=changes)

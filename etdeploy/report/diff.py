@@ -80,6 +80,16 @@ def _remedy(report: DiffReport) -> str:
         return "Make the model deterministic: call eval(), and seed or remove what draws numbers."
     if report.stage == "undefined":
         return "Give inputs that the model has finite values for."
+    if report.stage == "accumulated":
+        scheme = report.overrides.scheme if report.overrides else "none"
+        return (
+            "Make the layers whose errors grow most along the graph more exact, or all:\n"
+            f"--set export.quantization={scheme}"
+            if report.quantization not in FLOAT_SCHEMES
+            else "If the outputs are good enough for their use, set benchmark.tolerance."
+        )
+    if report.stage == "vanished":
+        return "Report what the backend fuses to its authors, with the smallest model."
     if report.culprit and report.backend != "portable":
         return (
             "Compare with ExecuTorch's own kernels, which tells a fault of the backend from one of "

@@ -36,6 +36,11 @@ def at_once(compute: Callable[[], Made]) -> Callable[[], Made]:
     return lambda: found
 
 
+def when_needed(compute: Callable[[], Made]) -> Callable[[], Made]:
+    """Compute in this process as soon as the result is asked for."""
+    return compute
+
+
 class BackgroundLostError(Exception):
     """A fork ended without an answer: the system has killed it, as it does without memory."""
 

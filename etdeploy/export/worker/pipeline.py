@@ -15,9 +15,9 @@ import torch
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.rewrites import CHANNELS_LAST
-from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.backends.schemes import DYNAMIC_SCHEMES, FLOAT_SCHEMES
 from etdeploy.export.diagnostics import OTHER_OPERATORS
-from etdeploy.export.diff import SENSITIVITY, more_exact_scheme
+from etdeploy.export.diff import LOGIT_NOISE, SENSITIVITY, more_exact_scheme
 from etdeploy.export.hf.memory import (
     PeakMemory,
     machine_memory,
@@ -35,6 +35,7 @@ from etdeploy.export.worker.background import (
     Starter,
     at_once,
     can_fork,
+    when_needed,
 )
 from etdeploy.export.worker.failures import WorkerError, failure_at, name_method
 from etdeploy.export.worker.loading.recorder import FileRecorder
@@ -95,6 +96,7 @@ from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
     from etdeploy.export.worker.diff.instrument import WrittenGraph
+    from etdeploy.export.worker.diff.sensitivity import Switchable
     from etdeploy.export.worker.language.layer_copies import LayerCopies
     from etdeploy.export.worker.language.model import EvaluatedTexts, LanguageModel
     from etdeploy.export.worker.tasks.load import TaskModel
@@ -148,15 +150,15 @@ class Outputs:
 class EvaluatedModule:
     """A method's module, quantized where the scheme quantizes before lowering.
 
-    `outputs` gives, or computes, what it gives eagerly; to be called once. `unfolded` is the same
-    module with weights in floats, to measure what their quantization costs.
+    `outputs` gives, or computes, what it gives eagerly; to be called once. `switchable` is the same
+    module with quantizations that can be left out, to measure what they cost.
     """
 
     module: torch.nn.Module
     outputs: Callable[[], Outputs]
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    unfolded: torch.nn.Module | None = None
+    switchable: Switchable | None = None
 
 
 @dataclass(frozen=True)
@@ -289,12 +291,15 @@ def _lower_in_working_mode(
     )
 
 
-def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
+def _load(
+    spec: ExportSpec, steps: Steps, recorder: FileRecorder
+) -> tuple[LanguageModel | None, TaskModel | None, dict[str, MethodSource], dict[str, Values]]:
+    """The model, its methods, and the inputs of these."""
     with steps.step("load", f"loading {spec.source}", 0.1), recorder.recording():
         language = _language_model(spec, steps, recorder)
         task = _task_model(spec, steps, recorder)
         if language:
-            sources = language.sources
+            sources = language.observed(spec) if spec.observation else language.sources
         else:
             own = with_calibration(spec, {FORWARD: task.source}) if task else load_sources(spec)
             sources = _in_order(spec, own)
@@ -303,6 +308,11 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         )
         if language and (encoder := language.generation.encoder):  # gives those of the others
             inputs = {name: [] for name in inputs} | {encoder.method: language.encoder_inputs()}
+    return language, task, sources, inputs
+
+
+def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
+    language, task, sources, inputs = _load(spec, steps, recorder)
     log = Log(spec.rewrites)
     if CHANNELS_LAST in log.names:
         sources = _for_each(sources, lambda name: _by_pixel(sources[name], log))
@@ -313,12 +323,14 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         with steps.step("calibrate", "measuring activations", 0.35):
             loaded = language.loaded
             weights = LayerFacts(language.activations(spec), loaded.stored_weights(), loaded.files)
+        if spec.observation:  # no text is generated: the program is that of one call
+            language = None
     with steps.step("quantize", _quantize_text(spec), 0.4), recorder.recording():
         run = (language.longest,) if language else tuple(sources)
         # A language model is judged by its texts: nothing waits for how far its outputs moved.
         start = _start(steps, language.loaded.model) if language else at_once
         models = _quantized(spec, sources, run, log, weights, start)
-        models = _with_sensitivity(spec, models, sources, steps)
+        models = _with_sensitivity(spec, _with_noise(spec, models, sources), sources, steps)
     evaluated = _evaluated(spec, language, models, steps)
 
     def trace_all(around: Around = lambda _: nullcontext()) -> dict[str, Traced]:
@@ -328,7 +340,7 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
 
         return _for_each(sources, one)
 
-    copies = _layer_copies(spec, sources, models) if language else None
+    copies = _layer_copies(spec, sources, models)
     with steps.step("export", "tracing with torch.export", 0.6):
         traced = copies.traced(trace_all) if copies else trace_all()
     traced, graph = _observed(spec, traced, inputs, steps)
@@ -384,11 +396,16 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
     )
 
 
+def _observes(spec: ExportSpec) -> bool:
+    """Whether the program returns values of nodes, each of which is to be found in its graph."""
+    return spec.observation is not None and spec.observation.nodes != ()
+
+
 def _observed(
     spec: ExportSpec, traced: dict[str, Traced], inputs: Mapping[str, Values], steps: Steps
 ) -> tuple[dict[str, Traced], WrittenGraph | None]:
     """The methods, of which the measured one returns the values that the spec observes."""
-    if spec.observation is None:
+    if not _observes(spec):
         return traced, None
     from etdeploy.export.worker.diff.instrument import WrittenGraph, instrumented
     from etdeploy.export.worker.diff.rewrites import rewrite_error
@@ -407,7 +424,9 @@ def _layer_copies(
     spec: ExportSpec, sources: Mapping[str, MethodSource], models: Mapping[str, EvaluatedModule]
 ) -> LayerCopies | None:
     """The methods whose layers are copies of a few; None where each layer is traced anyway."""
-    if not (lowering_of(spec).copies_layers and shortens(spec) and may_replace_parts(spec)):
+    is_text = all(source.is_text for source in sources.values())
+    can_copy = lowering_of(spec).copies_layers and shortens(spec) and may_replace_parts(spec)
+    if not (is_text and can_copy) or _observes(spec):
         return None
     from etdeploy.export.worker.language.layer_copies import LayerCopies
 
@@ -468,7 +487,9 @@ def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> L
         loaded = load_model(spec, steps.tell, steps.files)
         loaded = with_adapters(spec, loaded, steps.tell)
         with steps.step("texts", "generating texts with the model", 0.15):
-            eager = original_texts(spec, loaded, _start(steps, loaded.model))
+            # Those of a program whose nodes are observed are never asked for.
+            start = when_needed if spec.observation else _start(steps, loaded.model)
+            eager = original_texts(spec, loaded, start)
         return language_model(spec, loaded, eager)
 
 
@@ -628,7 +649,33 @@ def _compared(
         notes = (*notes, *loss_notes(spec, outputs().losses, quantized.ranges))
     samples = quantized.samples
     details = {} if samples is None else {"calibration_samples": samples}
-    return EvaluatedModule(quantized.module, outputs, details, notes, quantized.unfolded)
+    return EvaluatedModule(quantized.module, outputs, details, notes, _switchable(spec, quantized))
+
+
+def _switchable(spec: ExportSpec, quantized: Quantized) -> Switchable | None:
+    if quantized.unfolded is None and not quantized.rounded:
+        return None
+    from etdeploy.export.worker.diff.sensitivity import QuantizedGraph, QuantizedLinears
+
+    if quantized.unfolded is None:
+        return QuantizedLinears.of(quantized.module, quantized.rounded)
+    return QuantizedGraph.of(spec, quantized.unfolded)
+
+
+def _with_noise(
+    spec: ExportSpec, models: dict[str, EvaluatedModule], sources: Mapping[str, MethodSource]
+) -> dict[str, EvaluatedModule]:
+    """Measures how far rounding moves logits, where nodes are compared and no texts."""
+    if not (spec.observation and spec.generation and spec.quantization in DYNAMIC_SCHEMES):
+        return models
+    from etdeploy.export.worker.language.model import call_noise
+
+    def with_noise(name: str) -> EvaluatedModule:
+        noise = call_noise(sources[name], models[name].module)
+        found = {LOGIT_NOISE: noise.model_dump(mode="json")} if noise else {}
+        return replace(models[name], details={**models[name].details, **found})
+
+    return _for_each(sources, with_noise)
 
 
 def _with_sensitivity(
@@ -639,29 +686,30 @@ def _with_sensitivity(
 ) -> dict[str, EvaluatedModule]:
     """Measures what the quantization of each module costs, in the method that is observed."""
     name = spec.method or first_method(tuple(models))
-    module = models[name].unfolded
-    if module is None:
+    switchable = models[name].switchable
+    if switchable is None:
         return models
     from etdeploy.export.worker.diff.sensitivity import measure_sensitivity
 
     source = sources[name]
     other = more_exact_scheme(backend_named(str(spec.backend)), spec.quantization)
 
-    def requantize(modules: Sequence[str]) -> torch.nn.Module:
+    def requantize(modules: Sequence[str]) -> torch.nn.Module | None:
+        if switchable.is_in_place:  # the weights would be rounded twice
+            return None
         own = tuple((module, str(other)) for module in modules)
         changed = {"overrides": (*own, *spec.overrides), "observation": None}
         return quantize(spec.model_copy(update=changed), {name: source})[name].module
 
     with steps.step("sensitivity", "measuring what the quantization costs", 0.45):
         found = measure_sensitivity(
-            spec,
-            module,
+            switchable,
             source,
             requantize if other else None,
             lambda text, _: steps.tell(text, 0.45),
         )
     details = {**models[name].details, SENSITIVITY: found.model_dump(mode="json")}
-    return {**models, name: replace(models[name], details=details, unfolded=None)}
+    return {**models, name: replace(models[name], details=details, switchable=None)}
 
 
 def _by_pixel(source: MethodSource, log: Log) -> MethodSource:

@@ -9,6 +9,7 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from tests.support.cli import Cli
 from tests.support.export import export_workspace  # noqa: F401 - a fixture
+from tests.support.language_models import save_llama
 
 pytestmark = pytest.mark.integration
 
@@ -162,10 +163,25 @@ def test_models_without_values_to_compare_with(
         assert report["undefined_inputs"] == ["x"]
 
 
-def test_a_language_model_and_a_finished_program_are_refused(cli: Cli) -> None:
+@pytest.mark.nightly
+def test_a_language_model_and_what_its_quantization_costs(cli: Cli) -> None:
+    folder = save_llama(cli.folder / "tiny")
+    options = ("--model", str(folder), "--set", "export.generation.context=64", "--json")
+    report = cli.ok("diff", "--recipe", "llm-xnnpack", *options).json
+    assert report["stage"] == "none"
+    assert {"etdeploy.attention.default", "aten.linear.default"} <= {
+        error["node"]["operator"] for error in report["errors"]
+    }
+    modules = {layer["module"] for layer in report["sensitivity"]["layers"]}
+    assert {"model.layers.0.mlp.down_proj", "model.layers.1.self_attn"} <= modules
+    # Those of grouped queries' values, and the output layer, have 8 bits already.
+    assert not any(module.endswith(("v_proj", "lm_head")) for module in modules)
+    suggestion = report["overrides"]
+    assert suggestion["scheme"] == "8da8w"
+    assert suggestion["after"] <= 0.6 * suggestion["before"]
+
+
+def test_a_finished_program_is_refused(cli: Cli) -> None:
     (cli.folder / "program.pte").write_bytes(b"not a program")
     finished = cli("diff", "--set", "model={program: program.pte}")
     assert finished.code == 2
-    text = cli("diff", "--recipe", "llm-xnnpack")
-    assert text.code == 2
-    assert "generates text" in text.stderr

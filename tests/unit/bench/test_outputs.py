@@ -20,6 +20,7 @@ from etdeploy.bench.records.outputs import OutputCheck
 from etdeploy.bench.run_pass import PassResult
 from etdeploy.bench.tolerance import estimate_step, limits_for
 from etdeploy.program.folder import TensorFile
+from etdeploy.program.generation import LogitNoise
 from etdeploy.program.model import PlainValue
 from etdeploy.program.quality import measure_distance
 from etdeploy.recipe.model import Tolerance
@@ -308,6 +309,20 @@ def test_outputs_that_are_judged_as_bfloat16_may_have_its_8_bits_alone() -> None
         limits = limits_for("float32", scheme, distance, Tolerance())
         assert limits.max_abs_error == pytest.approx(relative * distance.largest, rel=0.01)
         assert limits.cosine_similarity == cosine
+
+
+def test_logits_may_differ_by_twice_what_rounding_moves_them() -> None:
+    expected = _logits().astype("float32")
+    distance = measure_distance(expected, expected)
+    plain = limits_for("float32", "8da4w", distance, Tolerance())
+    noise = LogitNoise(max_error=plain.max_abs_error, min_cosine=0.99)
+    limits = limits_for("float32", "8da4w", distance, Tolerance(), noise=noise)
+    assert limits.max_abs_error == 2 * plain.max_abs_error
+    assert limits.cosine_similarity == pytest.approx(0.96)
+    small = LogitNoise(max_error=1e-9, min_cosine=1.0)
+    assert limits_for("float32", "8da4w", distance, Tolerance(), noise=small) == plain
+    own = Tolerance(max_abs_error=0.5)
+    assert limits_for("float32", "8da4w", distance, own, noise=noise).max_abs_error == 0.5
 
 
 @settings(deadline=None)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language.texts import activations
 from etdeploy.export.worker.lowering import scales
@@ -270,7 +271,8 @@ def test_layers_that_the_text_says_too_little_of_are_rounded_to_the_nearest() ->
     ],
 )
 def test_notes_of_rounding(asked: int, nearest: list[str], facts: list[tuple[str, ...]]) -> None:
-    notes = list(_rounding_notes(scales.Activations(origin="90 tokens of a.txt"), asked, nearest))
+    read = scales.Activations(origin="90 tokens of a.txt")
+    notes = list(_rounding_notes(ExportSpec(), read, asked, nearest))
     assert len(notes) == len(facts)
     for note, each in zip(notes, facts, strict=True):
         assert not lacks(note, *each)

@@ -107,6 +107,20 @@ def test_a_random_node_is_named() -> None:
     assert "two evaluations" in text
 
 
+@pytest.mark.parametrize(
+    ("stage", "scheme", "remedy"),
+    [("accumulated", "8da4w", "export.quantization=none"),
+     ("accumulated", "none", "benchmark.tolerance"), ("rewrite", "none", "export.rewrites=none"),
+     ("vanished", "none", "backend fuses"), ("backend", "none", "export.backend=portable")],
+)  # fmt: skip
+def test_the_remedy_is_that_of_the_stage(stage: Stage, scheme: str, remedy: str) -> None:
+    culprit = {} if stage == "backend" else {"culprit": None}
+    found = report(stage, quantization=scheme, outputs=(output_check(correct=False),), **culprit)
+    with pytest.raises(MismatchError) as error:
+        require_agreement(found)
+    assert remedy in str(error.value.remedy)
+
+
 def test_sensitivity_and_suggestion() -> None:
     layer = LayerSensitivity(module="head", operators=1, weights=100, alone=0.05, without=0.02)
     found = Sensitivity(inputs=2, error=0.1, weights=1000, layers=(layer,), overrides=("head",))

@@ -68,7 +68,7 @@ def observables(program: torch.export.ExportedProgram) -> list[Observable]:
     for node in program.graph.nodes:
         if node not in fed or not is_float(node) or operator_of(node) in _MOVING:
             continue
-        if node.op != "call_function" or operator_of(node).startswith(_OF_QUANTIZATION):
+        if node.op != "call_function" or _is_of_quantization(node):
             continue
         quantizations = [user for user in node.users if is_quantization(user)]
         if quantizations and len(quantizations) == len(node.users):
@@ -76,6 +76,13 @@ def observables(program: torch.export.ExportedProgram) -> list[Observable]:
         elif not (_is_quantized(node) and _is_fused(node)):
             found.append(Observable(node))
     return found
+
+
+def _is_of_quantization(node: Node) -> bool:
+    """Whether a node quantizes or dequantizes, or is a scale or an offset of that."""
+    named = operator_of(node)
+    source = node.args[0] if named == "getitem" else node
+    return isinstance(source, Node) and operator_of(source).startswith(_OF_QUANTIZATION)
 
 
 def depends_on_inputs(program: torch.export.ExportedProgram) -> set[Node]:

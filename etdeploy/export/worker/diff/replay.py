@@ -337,6 +337,10 @@ def read_replay(request: ReplayRequest, tell: Callable[[str, float], None]) -> R
     run_user_files(request.spec)
     import executorch.exir  # noqa: F401 - registers the operators of quantized graphs
 
+    if request.spec.generation:  # those of language models
+        import etdeploy.export.worker.language.attention
+        import etdeploy.export.worker.language.experts  # noqa: F401
+
     prepare(request.spec)
     folder = Path(request.folder)
     graph = ObservedGraph.load(folder / NODES_FILE)

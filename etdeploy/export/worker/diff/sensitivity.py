@@ -1,7 +1,7 @@
 """What the quantization of each module costs, and which modules halve the error in floats.
 
-One quantized graph is evaluated many times, in which operators of chosen modules take the values
-from before their inputs were quantized. That is what an override does, without another calibration.
+One quantized model is evaluated many times, in which chosen modules compute in floats. That is what
+an override does, without another calibration.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx import Node
@@ -22,15 +22,18 @@ from etdeploy.export.diff import LayerSensitivity, Sensitivity
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.diff.instrument import is_dequantization, operator_of
 from etdeploy.export.worker.loading.source import MethodSource, as_call
+from etdeploy.export.worker.lowering.linears import RoundedLayer
 from etdeploy.export.worker.lowering.overrides import path_in_model
 from etdeploy.export.worker.tracing.structure import ExampleInputs
-from etdeploy.export.worker.tracing.tensors import copied, laid_out
+from etdeploy.export.worker.tracing.tensors import buffers_restored, copied, laid_out
 
 _MOST_INPUTS = 4
 # Evaluations of large models take long: then fewer inputs are used, and modules are not measured
 # alone.
 _BUDGET_S = 120.0
 _GOAL = 0.5
+# Of all weights: a single operator with more is measured in any case.
+_LARGE_PART = 0.1
 # The verified error comes from another calibration.
 _MARGIN = 0.9
 _MOST_OVERRIDES = 12
@@ -42,10 +45,67 @@ _MOST_IN_ONE, _MOST_IN_ALL = 0.34, 0.8
 _ANNOTATION = "quantization_annotation"
 
 Tell = Callable[[str, float], None]
-# The module that a quantization with these modules in floats makes.
+# The module that a quantization with these modules in floats makes; None where that is the same as
+# leaving their quantization out.
 Requantize = Callable[[Sequence[str]], Any]
 # How often overrides are chosen for a lower goal, if calibration moves what was chosen.
 _ATTEMPTS = 3
+
+
+class Switchable(Protocol):
+    """A quantized model with quantizations that can be left out.
+
+    Attributes:
+        is_in_place: Whether the model itself was quantized.
+        paths: The modules of its quantized operators.
+    """
+
+    @property
+    def is_in_place(self) -> bool: ...
+
+    @property
+    def paths(self) -> Mapping[Any, str]: ...
+
+    def outputs(self, inputs: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
+        """What the model gives if some modules compute in floats."""
+        ...
+
+    def weights(self, operator: Any) -> int:
+        """Numbers in the weights that an operator takes quantized."""
+        ...
+
+
+@dataclass(frozen=True)
+class QuantizedLinears:
+    """A model whose linear layers are quantized in place, with their weights of both kinds."""
+
+    module: torch.nn.Module
+    paths: Mapping[RoundedLayer, str]
+    rounded: Mapping[RoundedLayer, torch.nn.Parameter]
+    is_in_place: bool = True
+
+    @classmethod
+    def of(cls, module: torch.nn.Module, layers: Iterable[RoundedLayer]) -> QuantizedLinears:
+        """The model, as it is now, of these layers."""
+        layers = tuple(layers)
+        rounded = {each: each.module.weight for each in layers}
+        return cls(module, {each: each.name for each in layers}, rounded)
+
+    def outputs(self, inputs: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
+        """What the model gives if the activations and weights of some layers are floats."""
+        try:
+            for each, weight in self.rounded.items():
+                each.module.weight = each.before if in_floats(each.name) else weight
+            with buffers_restored(self.module.buffers()):
+                return list(pytree.tree_leaves(self.module(*inputs)))
+        finally:
+            for each, weight in self.rounded.items():
+                each.module.weight = weight
+
+    def weights(self, operator: RoundedLayer) -> int:
+        """Numbers in the weight of a layer."""
+        count: int = operator.before.numel()
+        return count
 
 
 @dataclass(frozen=True)
@@ -61,6 +121,7 @@ class QuantizedGraph:
     module: Any
     operators: Mapping[Node, str]
     paths: Mapping[Node, str]
+    is_in_place: bool = False
 
     @classmethod
     def of(cls, spec: ExportSpec, module: Any) -> QuantizedGraph:
@@ -144,9 +205,9 @@ def unquantized(node: Node) -> Node | None:
 
 
 class SensitivityMeasurement:
-    """Errors of a quantized graph with some of its modules in floats."""
+    """Errors of a quantized model with some of its modules in floats."""
 
-    def __init__(self, graph: QuantizedGraph, calls: Iterable[ExampleInputs]) -> None:
+    def __init__(self, graph: Switchable, calls: Iterable[ExampleInputs]) -> None:
         self.graph, self.given = graph, list(calls)
         self.calls = [pytree.tree_leaves((c.args, dict(c.keywords))) for c in self.given]
         self.references = [self._outputs(call, lambda _: True) for call in self.calls]
@@ -178,8 +239,16 @@ class SensitivityMeasurement:
         with torch.no_grad():
             return self.graph.outputs(call, in_floats)
 
-    def error_of(self, module: Any) -> float:
-        """The error of another module that takes the same inputs."""
+    def larger(self, modules: Iterable[str]) -> list[str]:
+        """Those with several operators, or a large part of the weights."""
+        least = _LARGE_PART * sum(map(self.graph.weights, self.graph.paths))
+        return [m for m in modules if self.operators[m] > 1 or self.weights[m] > least]
+
+    def quantized_error(self, modules: Sequence[str], requantize: Requantize) -> float:
+        """The error of a quantization with these modules in floats."""
+        module = requantize(modules)
+        if module is None:
+            return self.error(modules)
         with torch.no_grad():
             found = [pytree.tree_leaves(module(*call.args, **call.keywords)) for call in self.given]
         return self._relative(found)
@@ -219,27 +288,28 @@ class SensitivityMeasurement:
 
 
 def measure_sensitivity(
-    spec: ExportSpec, module: Any, source: MethodSource, requantize: Requantize | None, tell: Tell
+    model: Switchable, source: MethodSource, requantize: Requantize | None, tell: Tell
 ) -> Sensitivity:
-    """Measures every module of a quantized graph, and chooses those that stay in floats.
+    """Measures every module of a quantized model, and chooses those that stay in floats.
 
     None are chosen without `requantize`, where the backend does not mix its scheme with floats.
     """
     threads = torch.get_num_threads()
     try:
-        return _measured(spec, module, source, requantize, tell)
+        return _measured(model, source, requantize, tell)
     finally:
         torch.set_num_threads(threads)
 
 
 def _measured(
-    spec: ExportSpec, module: Any, source: MethodSource, requantize: Requantize | None, tell: Tell
+    model: Switchable, source: MethodSource, requantize: Requantize | None, tell: Tell
 ) -> Sensitivity:
-    graph = QuantizedGraph.of(spec, module)
-    if not graph.paths:
+    if not model.paths:
         return Sensitivity(problem="No operator of the model is quantized.")
-    measurement = SensitivityMeasurement(graph, _calls(source))
+    measurement = SensitivityMeasurement(model, _calls(source))
     modules = sorted(measurement.operators)
+    if 2 * measurement.seconds * len(modules) > _BUDGET_S:
+        modules = measurement.larger(modules)
     each_s = measurement.seconds * len(modules)
     measurement.limit(max(1, min(_MOST_INPUTS, int(_BUDGET_S / max(each_s, 1e-3) / 2))))
     error = measurement.error(())
@@ -263,7 +333,7 @@ def _measured(
     return Sensitivity(
         inputs=len(measurement.calls),
         error=error,
-        weights=sum(map(graph.weights, graph.paths)),
+        weights=sum(map(model.weights, model.paths)),
         layers=tuple(layers),
         overrides=tuple(overrides),
         reached=reached,
@@ -297,7 +367,7 @@ def _tried(
         if not chosen:
             break
         tell(f"quantizing with {len(chosen)} modules in floats", 1.0)
-        actual = measurement.error_of(requantize(chosen))
+        actual = measurement.quantized_error(chosen, requantize)
         if actual < lowest:
             best, lowest = chosen, actual
         if actual <= error * _GOAL:
@@ -316,7 +386,7 @@ def _fewest(
     """The first of the chosen modules that are enough without a margin."""
     for end in range(1, len(chosen)):
         if measurement.error(chosen[:end]) <= limit:
-            actual = measurement.error_of(requantize(chosen[:end]))
+            actual = measurement.quantized_error(chosen[:end], requantize)
             if actual <= limit:
                 return chosen[:end], actual
     return chosen, reached

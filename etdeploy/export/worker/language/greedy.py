@@ -64,6 +64,25 @@ def _moved(forward: Forward, prompt: Prompt, text: GreedyText) -> Iterator[tuple
         yield logit_distance(token, {i: float(logits[i]) for i in ids})
 
 
+def output_noise(
+    run: Callable[[], torch.Tensor], weights: Sequence[torch.Tensor]
+) -> LogitNoise | None:
+    """The same of the logits that a method gives for one call."""
+    if not weights:
+        return None
+    with torch.no_grad():
+        before = run().to(torch.float64)
+        after = []
+        for draw in range(_DRAWS):
+            with _rounded_otherwise(weights, draw):
+                after.append(run().to(torch.float64))
+    cosine = torch.nn.functional.cosine_similarity
+    return LogitNoise(
+        max_error=max(float((each - before).abs().max()) for each in after),
+        min_cosine=min(float(cosine(each.ravel(), before.ravel(), dim=0)) for each in after),
+    )
+
+
 @contextmanager
 def _rounded_otherwise(weights: Sequence[torch.Tensor], draw: int) -> Iterator[None]:
     before = [weight.detach().clone() for weight in weights]

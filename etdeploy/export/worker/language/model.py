@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import (
@@ -35,7 +36,12 @@ from etdeploy.export.worker.failures import (
     is_memory,
 )
 from etdeploy.export.worker.language.attention import WINDOWED
-from etdeploy.export.worker.language.cache import TokenWindow, UnsupportedModelError, methods_for
+from etdeploy.export.worker.language.cache import (
+    TokenWindow,
+    UnsupportedModelError,
+    inputs_at,
+    methods_for,
+)
 from etdeploy.export.worker.language.encoder_decoder import (
     EncoderInput,
     encoder_decoder_sources,
@@ -55,6 +61,7 @@ from etdeploy.export.worker.language.greedy import (
     UndefinedLogitsError,
     greedy_text,
     logit_noise,
+    output_noise,
 )
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.lora import adapted_model
@@ -92,7 +99,8 @@ from etdeploy.export.worker.lowering.quantize import with_float_weights
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.weight_files import dequantized_once
 from etdeploy.export.worker.tasks.inputs import Processor
-from etdeploy.export.worker.tracing.tensors import Values, flat_inputs
+from etdeploy.export.worker.tracing.structure import ExampleInputs
+from etdeploy.export.worker.tracing.tensors import Values, buffers_restored, flat_inputs
 from etdeploy.program.generation import (
     CACHE_BITS,
     ENCODED_ONCE,
@@ -113,6 +121,8 @@ from etdeploy.recipe.tasks import has_cross_attention
 
 Begin = Callable[[], Forward]
 _FINEST = "8da8w"
+# Of a program whose nodes are observed: enough for attention to mix tokens.
+_OBSERVED_TOKENS = 32
 # Of a text that follows from an input: as long as a sentence or two, or the speech of 20 seconds.
 _ANSWER = 64
 _NOT_EVALUATED = "The quantized model was not evaluated: it has no tokenizer that can read {file}."
@@ -167,8 +177,12 @@ class Eager:
         """The same by the methods of the program."""
         if self.encoder:
             return self.encoder.methods_forward(methods, modules)
-        static = StaticCalls(self.static_cache) if self.static_cache else None
-        return MethodsForward(methods, modules, static=static)
+        return MethodsForward(methods, modules, static=self.static_calls)
+
+    @property
+    def static_calls(self) -> StaticCalls | None:
+        """What calls the methods of a static cache, which is empty; None for another one."""
+        return StaticCalls(self.static_cache) if self.static_cache else None
 
 
 @dataclass(frozen=True)
@@ -201,6 +215,40 @@ class LanguageModel:
         this one, to see how far quantization moves logits.
         """
         return max(self.generation.methods, key=lambda method: method.max_tokens).name
+
+    def observed(self, spec: ExportSpec) -> dict[str, MethodSource]:
+        """The longest method, given the beginning of a prompt: a program that answers in one call.
+
+        Raises:
+            WorkerError: The model has an encoder, from whose outputs the text follows.
+        """
+        eager, name = self.eager, self.longest
+        if eager is None or eager.encoder:
+            raise fail(
+                "outputs",
+                f"the text of {spec.source} follows from an image or a recording: nodes of such a "
+                "model cannot be compared",
+                remedy="`etdeploy run` compares its text token by token.",
+            )
+        method = next(each for each in self.generation.methods if each.name == name)
+        source, prompt = self.sources[name], list(eager.prompts[0].ids)
+        if static := eager.static_calls:
+            given = static.inputs(prompt[: method.max_tokens], 0, method.max_tokens)
+            return {name: replace(source, inputs=ExampleInputs(given))}
+        length = method.max_tokens
+        length = min(length, _OBSERVED_TOKENS) if method.dynamic else length
+        rows = (torch.arange(length)[-method.verify_tokens :],) if method.verify_tokens else ()
+
+        def call(ids: Sequence[int]) -> tuple[torch.Tensor, ...]:
+            repeated = list(ids) * -(-length // len(ids))
+            return (*inputs_at(self.loaded.model, torch.tensor([repeated[:length]]), 0), *rows)
+
+        def further() -> Iterator[tuple[torch.Tensor, ...]]:
+            text = calibration_parts(spec, self.loaded)
+            for part in text.parts if text else ():
+                yield from (call(part[at : at + length]) for at in range(0, len(part), length))
+
+        return {name: replace(source, inputs=ExampleInputs(call(prompt)), calibration=further)}
 
     def encoder_inputs(self) -> Values:
         """Those of all calls of its encoder; none without one."""
@@ -630,6 +678,17 @@ def _quantized_texts(
         if eager.static_cache:
             modules = {n: with_all_logits(with_float_weights(m)) for n, m in modules.items()}
         yield lambda: eager.methods_forward(methods, modules)
+
+
+def call_noise(source: MethodSource, module: torch.nn.Module) -> LogitNoise | None:
+    """How far rounding alone moves the logits of the call that a source describes."""
+
+    def run() -> torch.Tensor:
+        with buffers_restored(module.buffers()):
+            logits: torch.Tensor = pytree.tree_leaves(module(*source.inputs.args))[0]
+        return logits
+
+    return output_noise(run, _vectors((module,)))
 
 
 def _vectors(owners: Iterable[torch.nn.Module]) -> list[torch.Tensor]:

@@ -58,6 +58,15 @@ class Layer(Generic[L]):
         return self.paths[0]
 
 
+@dataclass(frozen=True, eq=False)
+class RoundedLayer:
+    """A linear layer with the recipe's scheme, and the weight that it had before."""
+
+    name: str
+    module: torch.nn.Linear
+    before: torch.nn.Parameter
+
+
 def layers_of(
     spec: ExportSpec, sources: Mapping[str, MethodSource], kind: type[L]
 ) -> tuple[Layer[L], ...]:
@@ -158,11 +167,13 @@ def quantize_linears(
     activations: Activations,
     stored: Mapping[int, StoredWeight],
     files: WeightFiles | None = None,
+    rounded: list[RoundedLayer] | None = None,
 ) -> Iterator[str]:
     """Quantizes the linear layers that fit, in place; yields sentences for the user.
 
     `stored` has the weights that the checkpoint has quantized already, by the layer's `id()`;
-    `files` takes the quantized ones.
+    `files` takes the quantized ones. Those that are rounded with the recipe's own scheme are added
+    to `rounded`.
     """
     known = {
         layer.name: stored[id(layer.module)] for layer in linears if id(layer.module) in stored
@@ -192,6 +203,9 @@ def quantize_linears(
     again = [layer for layer in fitting if layer.name not in carried]
     activations, scaled = _scaled(sources, wishes, again, known, activations, files)
     yield from scaled
+    if rounded is not None:
+        own = [each for each in again if wishes[each.name].scheme == spec.quantization]
+        rounded += (RoundedLayer(each.name, each.module, each.module.weight) for each in own)
     later = [each for each in again if activations.read and wishes[each.name].group_size]
     for wish in dict.fromkeys(wishes[layer.name] for layer in again if layer not in later):
         _apply(wish, [layer for layer in again if wishes[layer.name] == wish], activations, files)
@@ -212,10 +226,7 @@ def quantize_linears(
     yield from stored_notes(known, schemes, carried)
     searched = {name for name, scheme in schemes.items() if scheme in SEARCHED_SCHEMES}
     if spec.rounding == GPTQ:
-        yield from _rounding_notes(activations, len(later), nearest)
-        evaluated = spec.generation.evaluate if spec.generation else None
-        if evaluated and evaluated == spec.calibration_text:
-            yield _SAME_TEXT
+        yield from _rounding_notes(spec, activations, len(later), nearest)
     elif spec.generation and searched - carried:
         yield _scales_note(activations)
 
@@ -418,7 +429,9 @@ _SAME_TEXT = (
 )
 
 
-def _rounding_notes(activations: Activations, asked: int, nearest: Sequence[str]) -> Iterator[str]:
+def _rounding_notes(
+    spec: ExportSpec, activations: Activations, asked: int, nearest: Sequence[str]
+) -> Iterator[str]:
     """What GPTQ rounded of the layers that it was asked for."""
     if asked > len(nearest):
         layers = count(asked - len(nearest), "linear layer")
@@ -433,6 +446,9 @@ def _rounding_notes(activations: Activations, asked: int, nearest: Sequence[str]
             f"Rounded to the nearest, since {activations.origin} say too little about their "
             f"inputs: {_listed(nearest)}."
         )
+    evaluated = spec.generation.evaluate if spec.generation else None
+    if evaluated and evaluated == spec.calibration_text:
+        yield _SAME_TEXT
 
 
 def _groups(spec: ExportSpec, pattern: str) -> str:

@@ -40,6 +40,7 @@ from etdeploy.export.worker.lowering.calibration import Calibration, Range
 from etdeploy.export.worker.lowering.linears import (
     DEFAULT_GROUP_SIZE,
     Layer,
+    RoundedLayer,
     apply,
     layers_of,
     quantize_linears,
@@ -76,8 +77,9 @@ class Quantized:
     Attributes:
         samples: How many calibration inputs found the ranges; None where none are needed.
         ranges: Of the inputs that calibration inputs are unlike the example's in: both.
-        unfolded: The same with weights in floats, which the graph quantizes; None unless the spec
-            asks what the quantization of each module costs.
+        unfolded: The same with weights in floats, which the graph quantizes.
+        rounded: The layers that were quantized in place, with their weights in floats. Both only if
+            the spec asks what the quantization of each module costs.
     """
 
     module: torch.nn.Module
@@ -85,6 +87,7 @@ class Quantized:
     samples: int | None = None
     ranges: Mapping[str, tuple[Range, Range]] = field(default_factory=dict)
     unfolded: torch.nn.Module | None = None
+    rounded: tuple[RoundedLayer, ...] = ()
 
 
 def quantize(
@@ -100,8 +103,14 @@ def quantize(
     `files` takes the quantized weights of layers; without, memory does.
     """
     if spec.quantization in LINEAR_SCHEMES or spec.embeddings:
-        notes = quantize_layers(spec, sources, activations or Activations(), stored, files)
-        return {name: Quantized(source.module, notes) for name, source in sources.items()}
+        measured = spec.observation and spec.observation.sensitivity and files is None
+        rounded: list[RoundedLayer] | None = [] if measured else None
+        given = activations or Activations()
+        notes = quantize_layers(spec, sources, given, stored, files, rounded)
+        return {
+            name: Quantized(source.module, notes, rounded=tuple(rounded or ()))
+            for name, source in sources.items()
+        }
     if spec.quantization in (None, *FLOAT_SCHEMES):
         return {}  # 16-bit floats are the backend's own choice of precision
     traced, found = {}, {}
@@ -350,6 +359,7 @@ def quantize_layers(
     activations: Activations,
     stored: Mapping[int, StoredWeight],
     files: WeightFiles | None,
+    rounded: list[RoundedLayer] | None = None,
 ) -> tuple[str, ...]:
     """Quantizes what the spec says; returns sentences for the user."""
     linears = layers_of(spec, sources, torch.nn.Linear)
@@ -359,7 +369,7 @@ def quantize_layers(
     _check_overrides(spec, linears, tables)
     notes: list[str] = []
     if spec.quantization in LINEAR_SCHEMES:
-        notes += quantize_linears(spec, sources, linears, activations, stored, files)
+        notes += quantize_linears(spec, sources, linears, activations, stored, files, rounded)
     if spec.embeddings:
         notes += quantize_embeddings(spec, tables, files)
     return tuple(notes)
