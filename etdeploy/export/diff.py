@@ -80,15 +80,15 @@ class LayerSensitivity(Value):
         module: Its path.
         operators: Of quantized operators in it.
         weights: Numbers in their weights.
-        alone: The error if only this module is quantized; None if that was not measured.
-        without: The error if all but this module is.
+        alone: The error if only this module is quantized.
+        without: The error if all but this module is; None if that was not measured.
     """
 
     module: str
     operators: int
     weights: int
-    alone: float | None
-    without: float
+    alone: float
+    without: float | None
 
 
 class Sensitivity(Value):

@@ -96,7 +96,7 @@ from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
     from etdeploy.export.worker.diff.instrument import WrittenGraph
-    from etdeploy.export.worker.diff.sensitivity import Switchable
+    from etdeploy.export.worker.diff.switchable import Switchable
     from etdeploy.export.worker.language.layer_copies import LayerCopies
     from etdeploy.export.worker.language.model import EvaluatedTexts, LanguageModel
     from etdeploy.export.worker.tasks.load import TaskModel
@@ -655,7 +655,7 @@ def _compared(
 def _switchable(spec: ExportSpec, quantized: Quantized) -> Switchable | None:
     if quantized.unfolded is None and not quantized.rounded:
         return None
-    from etdeploy.export.worker.diff.sensitivity import QuantizedGraph, QuantizedLinears
+    from etdeploy.export.worker.diff.switchable import QuantizedGraph, QuantizedLinears
 
     if quantized.unfolded is None:
         return QuantizedLinears.of(quantized.module, quantized.rounded)
@@ -701,7 +701,8 @@ def _with_sensitivity(
         changed = {"overrides": (*own, *spec.overrides), "observation": None}
         return quantize(spec.model_copy(update=changed), {name: source})[name].module
 
-    with steps.step("sensitivity", "measuring what the quantization costs", 0.45):
+    measuring = steps.step("sensitivity", "measuring what the quantization costs", 0.45)
+    with measuring, dequantized_once():
         found = measure_sensitivity(
             switchable,
             source,

@@ -36,7 +36,7 @@ def main() -> int:
 
         return answer(*sys.argv[2:])
     if sys.argv[1] == "--replay":
-        from etdeploy.export.worker.diff.replay import answer as replay
+        from etdeploy.export.worker.diff.answer import answer as replay
 
         return replay(*sys.argv[2:])
     return worker.main(sys.argv[1:])

@@ -11,7 +11,8 @@ from torch import nn
 from etdeploy.backends.registry import backend_named
 from etdeploy.export.diff import Sensitivity, more_exact_scheme
 from etdeploy.export.worker.diff import sensitivity
-from etdeploy.export.worker.diff.sensitivity import QuantizedLinears, measure_sensitivity
+from etdeploy.export.worker.diff.sensitivity import measure_sensitivity
+from etdeploy.export.worker.diff.switchable import QuantizedLinears
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.linears import RoundedLayer
 from etdeploy.export.worker.tracing.structure import ExampleInputs

@@ -4,51 +4,27 @@ Each node is computed three times: from eager values only; from the device's val
 observed before it; and from the latter with the rounding that the scheme explains. The first shows
 the accumulated error, the second the local one, and the third how large the local one may be: a
 node that cancels large values, or sums thousands, amplifies rounding by as much as it does here.
+Where values are quantized while the program runs, a fourth time, with some of them a step off.
 """
 
 from __future__ import annotations
 
-import os
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from etdeploy.export.diff import (
-    GRAPH_FILE,
-    NODES_FILE,
-    ModelNode,
-    NodeError,
-    ObservedGraph,
-    Replay,
-    ReplayRequest,
-)
-from etdeploy.export.protocol import progress_line
-from etdeploy.export.spec import ExportSpec
+from etdeploy.export.diff import ModelNode, NodeError
 from etdeploy.export.worker.diff.instrument import (
-    bound_constants,
-    is_dequantization,
     is_quantization,
+    operator_of,
 )
-from etdeploy.export.worker.failures import fail, failure_of
-from etdeploy.export.worker.loading.paths import add_user_folder, pin_installed
-from etdeploy.export.worker.loading.source import prepare
-from etdeploy.export.worker.loading.user_code import run_user_files
-from etdeploy.export.worker.lowering.overrides import path_in_model
-from etdeploy.export.worker.tracing.trace import stack_line
-from etdeploy.program.folder import TensorFile
-from etdeploy.program.model import PlainValue
 
 # Relative rounding of values, by the type that they are computed in.
 _UNIT = {"float32": 2.0**-24, "float64": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-# Of schemes that compute values of 32 bits in fewer.
-_SCHEME_UNIT = {"fp16": 2.0**-11}
 # How many times the effect of a single rounding is explained: sums in another order, approximations
 # of functions. docs/diff.md has the figures from which they were chosen.
 _EFFECTS, _LAST_PLACES = 64.0, 64.0
@@ -56,23 +32,27 @@ _EFFECTS, _LAST_PLACES = 64.0, 64.0
 _MOVED_STEPS = 0.05
 # A quantized value may be rounded to the next step.
 _STEPS = 1.01
+# How many times the effect of such steps is explained, of values that the program quantizes.
+_STEP_EFFECTS = 2.0
 # What a kernel may compute with the operator before, whose result is not rounded then. None of them
 # makes a difference much larger.
 _ACTIVATIONS = frozenset({
     "clamp", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "relu", "relu6",
     "sigmoid", "silu", "tanh",
 })  # fmt: skip
-# Of all values: below, one thread evaluates the graph.
-_SMALL_BYTES = 64 << 20
 
 
 @dataclass
 class Values:
-    """Values of a node: in eager, from the device's sources, and the latter with rounding."""
+    """Values of a node: in eager, from the device's sources, and the latter with rounding.
+
+    `moved` are the latter with steps of dynamic quantizations; None where there is none before.
+    """
 
     eager: Any
     forced: Any
     rounded: Any
+    moved: Any = None
 
 
 @dataclass
@@ -136,7 +116,7 @@ class Replayed:
         elif node.op == "output":
             names = self.program.graph_signature.user_outputs[: self.outputs]
             ends = [n for n in node.all_input_nodes if n.name in names]
-            if not any(_is_undefined(self.values[n].eager) for n in ends):
+            if not any(is_undefined(self.values[n].eager) for n in ends):
                 self.undefined = None
         elif node.op == "call_function":
             self.values[node] = self._computed(node)
@@ -145,7 +125,7 @@ class Replayed:
 
     def _computed(self, node: Node) -> Values:
         eager = _call(node, self._arguments(node, "eager"))
-        if self.undefined is None and _is_undefined(eager) and not self._from_undefined(node):
+        if self.undefined is None and is_undefined(eager) and not self._from_undefined(node):
             self.undefined = node
         if _is_random(node) and not _equal(eager, _call(node, self._arguments(node, "eager"))):
             self.random.append(node)
@@ -157,14 +137,30 @@ class Replayed:
         except (RuntimeError, IndexError):  # an index that rounding has moved out of range
             rounded = forced
         if is_quantization(node):
-            return Values(eager, forced, _other_steps(rounded, node))
-        return Values(eager, forced, self._rounded(rounded))
+            low, high = int(node.args[3]), int(node.args[4])
+            return Values(eager, forced, _other_steps(rounded, low, high))
+        moved = self._moved(node, forced)
+        return Values(eager, forced, self._rounded(rounded), moved)
+
+    def _moved(self, node: Node, forced: Any) -> Any:
+        """The value, if the quantizations before may have rounded to other steps."""
+        if operator_of(node).startswith("quantize_") and not is_quantization(node):
+            kinds = torch.iinfo(forced.dtype)
+            return _other_steps(forced, kinds.min, kinds.max)
+        if all(v.moved is None for v in map(self.values.get, node.all_input_nodes) if v):
+            return None
+        return _call(node, self._arguments(node, "moved"))
 
     def _arguments(self, node: Node, kind: str) -> Any:
-        return torch.fx.map_arg((node.args, node.kwargs), lambda n: getattr(self.values[n], kind))
+        def value(source: Node) -> Any:
+            values = self.values[source]
+            own = getattr(values, kind)
+            return values.forced if kind == "moved" and own is None else own
+
+        return torch.fx.map_arg((node.args, node.kwargs), value)
 
     def _from_undefined(self, node: Node) -> bool:
-        return any(_is_undefined(self.values[each].eager) for each in node.all_input_nodes)
+        return any(is_undefined(self.values[each].eager) for each in node.all_input_nodes)
 
     def _rounded(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -189,6 +185,9 @@ class Replayed:
         largest = _largest(forced)
         unit = self._unit(seen.value) if seen.value.is_floating_point() else 0.0
         allowed = _EFFECTS * (effect or 0.0) + _LAST_PLACES * unit * largest
+        if values.moved is not None:
+            moved, _ = _distance(_floats(values.moved, node), forced)
+            allowed = max(allowed, _STEP_EFFECTS * (moved or 0.0))
         inside, sources = segment
         if seen.node.step:
             steps = seen.node.step + self._unrounded_step(seen.node, sources)
@@ -276,16 +275,15 @@ def _equal(a: Any, b: Any) -> bool:
     )
 
 
-def _is_undefined(value: Any) -> bool:
+def is_undefined(value: Any) -> bool:
     """Whether a value has NaN; infinities are what masks are made of."""
     return (
         isinstance(value, torch.Tensor) and value.is_floating_point() and bool(value.isnan().any())
     )
 
 
-def _other_steps(quantized: torch.Tensor, node: Node) -> torch.Tensor:
+def _other_steps(quantized: torch.Tensor, low: int, high: int) -> torch.Tensor:
     """Moves a share of quantized values to a neighbour, as a kernel's own rounding may."""
-    low, high = int(node.args[3]), int(node.args[4])
     moved = torch.rand(quantized.shape) < _MOVED_STEPS
     steps = torch.where(torch.rand(quantized.shape) < 0.5, -1, 1) * moved
     return (quantized.to(torch.int64) + steps).clamp(low, high).to(quantized.dtype)
@@ -327,124 +325,3 @@ def _relative(a: torch.Tensor, b: torch.Tensor) -> float | None:
     finite = a.isfinite() & b.isfinite()
     size = float(b[finite].square().mean().sqrt()) if bool(finite.any()) else 0.0
     return float((a - b)[finite].square().mean().sqrt()) / size if size else None
-
-
-def read_replay(request: ReplayRequest, tell: Callable[[str, float], None]) -> Replay:
-    """Replays a program folder's graph with the outputs of a device."""
-    tell("importing ExecuTorch", 0.0)
-    add_user_folder(Path.cwd())
-    pin_installed()
-    run_user_files(request.spec)
-    import executorch.exir  # noqa: F401 - registers the operators of quantized graphs
-
-    if request.spec.generation:  # those of language models
-        import etdeploy.export.worker.language.attention
-        import etdeploy.export.worker.language.experts  # noqa: F401
-
-    prepare(request.spec)
-    folder = Path(request.folder)
-    graph = ObservedGraph.load(folder / NODES_FILE)
-    tell("reading the graph", 0.05)
-    program = torch.export.load(folder / GRAPH_FILE)
-    given = {**bound_constants(program), **_inputs(program, folder, request)}
-    observed, missing = _observed(program, graph, request.outputs)
-    unit = _SCHEME_UNIT.get(str(request.spec.quantization))
-    if sum(node.size_bytes for node in graph.nodes) < _SMALL_BYTES:
-        torch.set_num_threads(1)  # small operators lose more by waiting for threads
-    replayed = Replayed(program, given, observed, len(graph.outputs) - graph.added, unit)
-    replayed.run(lambda text, share: tell(text, 0.1 + 0.9 * share))
-    undefined = replayed.undefined
-    names = {node.name: node for node in (*graph.nodes, *filter(None, graph.outputs))}
-    return Replay(
-        errors=tuple(replayed.errors),
-        random=tuple(_named(request.spec, node, names) for node in replayed.random),
-        undefined=_named(request.spec, undefined, names) if undefined else None,
-        undefined_inputs=tuple(_undefined_inputs(folder, request)),
-        missing=tuple(missing),
-    )
-
-
-def _named(spec: ExportSpec, node: Node, names: Mapping[str, ModelNode]) -> ModelNode:
-    """A node as a report names it; one that gives several tensors has no shape."""
-    file, line, code = stack_line(node.meta.get("stack_trace"))
-    return names.get(node.name) or ModelNode(
-        name=node.name,
-        operator=str(node.target),
-        module=path_in_model(spec, node),
-        file=file,
-        line=line,
-        code=code,
-    )
-
-
-def _undefined_inputs(folder: Path, request: ReplayRequest) -> Iterator[str]:
-    for each in request.inputs:
-        if isinstance(each, TensorFile) and _is_undefined(_tensor(folder, each)):
-            yield each.name
-
-
-def _inputs(
-    program: torch.export.ExportedProgram, folder: Path, request: ReplayRequest
-) -> dict[str, Any]:
-    names = [str(name) for name in program.graph_signature.user_inputs]
-    placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
-    own = [n.name for n in placeholders if n.name not in bound_constants(program)]
-    if len(own) == len(request.inputs):
-        names = own
-    values = [
-        each.value if isinstance(each, PlainValue) else _tensor(folder, each)
-        for each in request.inputs
-    ]
-    return dict(zip(names, values, strict=False))
-
-
-def _tensor(folder: Path, file: TensorFile) -> torch.Tensor:
-    """A tensor of raw bytes; an absolute path is not in the folder."""
-    data = bytearray((folder / file.path).read_bytes())
-    dtype: torch.dtype = getattr(torch, file.dtype)
-    if len(data) != prod(file.shape) * dtype.itemsize:
-        raise fail("outputs", f"{Path(file.path).name} has {len(data)} bytes, for {file.dtype} "
-                   f"{list(file.shape)}")  # fmt: skip
-    if not data:
-        return torch.empty(file.shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).reshape(file.shape)
-
-
-def _observed(
-    program: torch.export.ExportedProgram,
-    graph: ObservedGraph,
-    outputs: Sequence[TensorFile | None],
-) -> tuple[dict[Node, ObservedValue], list[str]]:
-    nodes = {node.name: node for node in program.graph.nodes}
-    found: dict[Node, ObservedValue] = {}
-    missing = []
-    for place, name in enumerate(program.graph_signature.user_outputs):
-        described = graph.outputs[place]
-        if described is None:
-            continue
-        at = nodes[str(name)]
-        source = at.args[0] if is_dequantization(at) else None
-        at = source if isinstance(source, Node) and is_quantization(source) else at
-        file = outputs[place] if place < len(outputs) else None
-        expected = at.meta["val"]
-        if file is None or tuple(file.shape) != tuple(expected.shape):
-            missing.append(described.name)
-            continue
-        found.setdefault(at, ObservedValue(described, at, _tensor(Path(), file)))
-    return found, missing
-
-
-def _tell(text: str, share: float) -> None:
-    os.write(1, f"{progress_line(text, share)}\n".encode())
-
-
-def answer(request_file: str, answer_file: str) -> int:
-    """Writes the answer to a request; a failure is described in it."""
-    try:
-        result = read_replay(ReplayRequest.load(Path(request_file)), _tell)
-        result.save(Path(answer_file))
-    except Exception as error:
-        traceback.print_exc()
-        Replay(failure=failure_of(error)).save(Path(answer_file))
-        return 1
-    return 0

@@ -7,29 +7,22 @@ an override does, without another calibration.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from etdeploy.backends.schemes import modules_around
 from etdeploy.export.diff import LayerSensitivity, Sensitivity
-from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.diff.instrument import is_dequantization, operator_of
+from etdeploy.export.worker.diff.switchable import Switchable
 from etdeploy.export.worker.loading.source import MethodSource, as_call
-from etdeploy.export.worker.lowering.linears import RoundedLayer
-from etdeploy.export.worker.lowering.overrides import path_in_model
 from etdeploy.export.worker.tracing.structure import ExampleInputs
-from etdeploy.export.worker.tracing.tensors import buffers_restored, copied, laid_out
+from etdeploy.export.worker.tracing.tensors import copied, laid_out
 
 _MOST_INPUTS = 4
-# Evaluations of large models take long: then fewer inputs are used, and modules are not measured
-# alone.
+# Evaluations of large models take long: then fewer inputs are used, and modules are measured alone.
 _BUDGET_S = 120.0
 _GOAL = 0.5
 # Of all weights: a single operator with more is measured in any case.
@@ -42,166 +35,12 @@ _NEARLY = 0.7
 # Of the quantized operators, in one override and in all.
 _MOST_IN_ONE, _MOST_IN_ALL = 0.34, 0.8
 
-_ANNOTATION = "quantization_annotation"
-
 Tell = Callable[[str, float], None]
 # The module that a quantization with these modules in floats makes; None where that is the same as
 # leaving their quantization out.
 Requantize = Callable[[Sequence[str]], Any]
 # How often overrides are chosen for a lower goal, if calibration moves what was chosen.
 _ATTEMPTS = 3
-
-
-class Switchable(Protocol):
-    """A quantized model with quantizations that can be left out.
-
-    Attributes:
-        is_in_place: Whether the model itself was quantized.
-        paths: The modules of its quantized operators.
-    """
-
-    @property
-    def is_in_place(self) -> bool: ...
-
-    @property
-    def paths(self) -> Mapping[Any, str]: ...
-
-    def outputs(self, inputs: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
-        """What the model gives if some modules compute in floats."""
-        ...
-
-    def weights(self, operator: Any) -> int:
-        """Numbers in the weights that an operator takes quantized."""
-        ...
-
-
-@dataclass(frozen=True)
-class QuantizedLinears:
-    """A model whose linear layers are quantized in place, with their weights of both kinds."""
-
-    module: torch.nn.Module
-    paths: Mapping[RoundedLayer, str]
-    rounded: Mapping[RoundedLayer, torch.nn.Parameter]
-    is_in_place: bool = True
-
-    @classmethod
-    def of(cls, module: torch.nn.Module, layers: Iterable[RoundedLayer]) -> QuantizedLinears:
-        """The model, as it is now, of these layers."""
-        layers = tuple(layers)
-        rounded = {each: each.module.weight for each in layers}
-        return cls(module, {each: each.name for each in layers}, rounded)
-
-    def outputs(self, inputs: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
-        """What the model gives if the activations and weights of some layers are floats."""
-        try:
-            for each, weight in self.rounded.items():
-                each.module.weight = each.before if in_floats(each.name) else weight
-            with buffers_restored(self.module.buffers()):
-                return list(pytree.tree_leaves(self.module(*inputs)))
-        finally:
-            for each, weight in self.rounded.items():
-                each.module.weight = weight
-
-    def weights(self, operator: RoundedLayer) -> int:
-        """Numbers in the weight of a layer."""
-        count: int = operator.before.numel()
-        return count
-
-
-@dataclass(frozen=True)
-class QuantizedGraph:
-    """A graph with quantizations of weights and activations that can be left out.
-
-    Attributes:
-        module: Of PT2E, whose weights are floats that the graph quantizes.
-        operators: Every operator, with the path of its module.
-        paths: Of those, the ones with quantized inputs.
-    """
-
-    module: Any
-    operators: Mapping[Node, str]
-    paths: Mapping[Node, str]
-    is_in_place: bool = False
-
-    @classmethod
-    def of(cls, spec: ExportSpec, module: Any) -> QuantizedGraph:
-        """The graph of a quantized module."""
-        operators = {
-            node: path_in_model(spec, node)
-            for node in module.graph.nodes
-            if node.op == "call_function" and not is_of_quantization(node)
-        }
-        paths = {
-            node: path
-            for node, path in operators.items()
-            if any(is_dequantization(each) for each in node.all_input_nodes)
-        }
-        return cls(module, operators, paths)
-
-    def outputs(self, inputs: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
-        """What the graph gives if some modules compute in floats."""
-        values: dict[Node, Any] = {}
-        given = iter(inputs)
-        floats = {node for node, path in self.operators.items() if in_floats(path)}
-
-        def value(of: Node, user: Node) -> Any:
-            source = unquantized(of)
-            stays = source is None or _asks(user, source, floats)
-            return values[of if stays or source is None else source]
-
-        for node in self.module.graph.nodes:
-            if node.op == "placeholder":
-                values[node] = next(given)
-                continue
-            if node.op == "get_attr":
-                values[node] = attrgetter(str(node.target))(self.module)
-                continue
-            args, kwargs = torch.fx.map_arg(
-                (node.args, node.kwargs), lambda n, user=node: value(n, user)
-            )
-            if node.op == "output":
-                return list(pytree.tree_leaves(args[0]))
-            call = node.target
-            if node.op == "call_module":
-                call = self.module.get_submodule(str(node.target))
-            values[node] = call(*args, **kwargs)
-        return []
-
-    def weights(self, node: Node) -> int:
-        """Numbers in the weights that a node takes quantized."""
-        sources = (unquantized(each) for each in node.all_input_nodes)
-        tensors = (
-            attrgetter(str(s.target))(self.module) for s in sources if s and s.op == "get_attr"
-        )
-        return sum(t.numel() for t in tensors if t.dim() > 1)
-
-
-def is_of_quantization(node: Node) -> bool:
-    """Whether a node quantizes, dequantizes or finds a scale."""
-    return operator_of(node).startswith(("quantize_", "dequantize_", "choose_qparams"))
-
-
-def _asks(user: Node, source: Node, floats: Container[Node]) -> bool:
-    """Whether a value is quantized on its way, by the annotations of the quantizer.
-
-    What takes it asks for that, or what gives it; neither does in floats.
-    """
-    takes = user.meta.get(_ANNOTATION)
-    gives = source.meta.get(_ANNOTATION)
-    if takes is None and gives is None:
-        return user not in floats
-    wanted = {node.name for node in takes.input_qspec_map} if takes else set()
-    by_user = user not in floats and source.name in wanted
-    return by_user or (source not in floats and gives is not None and bool(gives.output_qspec))
-
-
-def unquantized(node: Node) -> Node | None:
-    """What was quantized and dequantized again; None for any other node."""
-    source = node.args[0] if is_dequantization(node) else None
-    if isinstance(source, Node) and operator_of(source).startswith("quantize_"):
-        found = source.args[0]
-        return found if isinstance(found, Node) else None
-    return None
 
 
 class SensitivityMeasurement:
@@ -211,6 +50,7 @@ class SensitivityMeasurement:
         self.graph, self.given = graph, list(calls)
         self.calls = [pytree.tree_leaves((c.args, dict(c.keywords))) for c in self.given]
         self.references = [self._outputs(call, lambda _: True) for call in self.calls]
+        self._timed()  # the first time, weights are dequantized
         with_all, threads = self._timed(), torch.get_num_threads()
         torch.set_num_threads(1)
         self.seconds = self._timed()
@@ -313,7 +153,7 @@ def _measured(
     each_s = measurement.seconds * len(modules)
     measurement.limit(max(1, min(_MOST_INPUTS, int(_BUDGET_S / max(each_s, 1e-3) / 2))))
     error = measurement.error(())
-    measures_alone = 2 * measurement.seconds * len(modules) < _BUDGET_S
+    measures_both = 2 * measurement.seconds * len(modules) < _BUDGET_S
     layers = []
     for place, name in enumerate(modules):
         tell(f"measuring the quantization of {name}", place / len(modules))
@@ -322,11 +162,11 @@ def _measured(
                 module=name,
                 operators=measurement.operators[name],
                 weights=measurement.weights[name],
-                alone=measurement.error((name,), others=True) if measures_alone else None,
-                without=measurement.error((name,)),
+                alone=measurement.error((name,), others=True),
+                without=measurement.error((name,)) if measures_both else None,
             )
         )
-    layers.sort(key=lambda layer: (-(layer.alone or 0.0), layer.without))
+    layers.sort(key=lambda layer: (-layer.alone, layer.without or 0.0))
     overrides, reached = list[str](), error
     if requantize:
         overrides, reached = _tried(measurement, layers, error, requantize, tell)
@@ -421,17 +261,11 @@ def _best(left: Sequence[LayerSensitivity]) -> str:
 
     What all but one cost says less: with few inputs, errors cancel each other by chance.
     """
-
-    def cost(layer: LayerSensitivity) -> float:
-        return -layer.without if layer.alone is None else layer.alone**2
-
-    most = max(left, key=cost)
-    if most.alone is None:
-        return most.module
+    most = max(left, key=lambda each: each.alone)
     near = [
         each
         for each in left
-        if most.module in modules_around(each.module) and cost(each) >= _NEARLY * cost(most)
+        if most.module in modules_around(each.module) and each.alone**2 >= _NEARLY * most.alone**2
     ]
     return min(near, key=lambda each: each.operators).module
 
