@@ -48,7 +48,7 @@ class DiffRound(Value):
 
 
 class SuggestedOverrides(Value):
-    """Modules with another scheme, and what that gains, measured by exports of both.
+    """Modules with another scheme, and what that gains.
 
     Attributes:
         modules: Patterns of `export.overrides`.
@@ -56,6 +56,8 @@ class SuggestedOverrides(Value):
         before, after: Root mean square of the quantization's error by that of the output; the
             worst output's.
         weights_percent: Of the weights, how many have that scheme.
+        exported: Whether both were measured by exports, or computed with the quantized weights of
+            one.
     """
 
     modules: tuple[str, ...]
@@ -63,6 +65,7 @@ class SuggestedOverrides(Value):
     before: float
     after: float
     weights_percent: float
+    exported: bool = True
 
     @property
     def yaml(self) -> str:

@@ -102,6 +102,7 @@ class Sensitivity(Value):
         layers: Ordered by what they cost.
         overrides: Modules that halve the error together if they stay in floats.
         reached: The error with these, computed eagerly.
+        scheme: What these have in `reached`; None for floats, of a graph that was not exported so.
         problem: Why there is no measurement.
     """
 
@@ -111,6 +112,7 @@ class Sensitivity(Value):
     layers: tuple[LayerSensitivity, ...] = ()
     overrides: tuple[str, ...] = ()
     reached: float = 0.0
+    scheme: str | None = None
     problem: str | None = None
 
 

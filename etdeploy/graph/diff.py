@@ -207,23 +207,12 @@ class ProgramDiff:
                     f"{recipe.export.quantization}: there are no overrides to suggest."
                 )
             return None
-        overrides = {**dict.fromkeys(found.overrides, scheme), **recipe.export.overrides}
-        export = recipe.export.model_copy(update={"overrides": overrides})
-        loaded = replace(self.job.loaded, recipe=recipe.model_copy(update={"export": export}))
-        job = replace(
-            self.job,
-            loaded=loaded,
-            observation=NodeObservation(nodes=()),
-            variant=self.job.variant + _SUGGESTED,
-        )
-        [end] = self.run_steps([replace(self.member, job=job)], StepName.EXPORT)
-        if isinstance(end.error, ExportError):
-            self.notes.append(f"The suggested overrides cannot be exported: {end.error.message}")
-            return None
-        if end.error:
-            raise end.error
-        chosen = [layer for layer in found.layers if layer.module in found.overrides]
-        before, after = _noise(original), _noise(job)
+        before, after = found.error, found.reached
+        if found.scheme is None:  # of a graph, another calibration finds other ranges
+            noise = self._exported_noise(found, scheme)
+            if noise is None:
+                return None
+            before, after = _noise(original), noise
         if after > _LEAST_GAIN * before:
             self.notes.append(
                 f"With {', '.join(found.overrides)} in {scheme}, the exported model is hardly more "
@@ -231,13 +220,30 @@ class ProgramDiff:
                 "to suggest."
             )
             return None
+        chosen = [layer for layer in found.layers if layer.module in found.overrides]
         return SuggestedOverrides(
             modules=found.overrides,
             scheme=scheme,
             before=before,
             after=after,
             weights_percent=100 * sum(e.weights for e in chosen) / max(1, found.weights),
+            exported=found.scheme is None,
         )
+
+    def _exported_noise(self, found: Sensitivity, scheme: str) -> float | None:
+        """What the quantization costs in an export with the overrides; None where it fails."""
+        recipe = self.job.loaded.recipe
+        overrides = {**dict.fromkeys(found.overrides, scheme), **recipe.export.overrides}
+        export = recipe.export.model_copy(update={"overrides": overrides})
+        loaded = replace(self.job.loaded, recipe=recipe.model_copy(update={"export": export}))
+        job = replace(self.job, loaded=loaded, variant=self.job.variant + _SUGGESTED)
+        [end] = self.run_steps([replace(self.member, job=job)], StepName.EXPORT)
+        if isinstance(end.error, ExportError):
+            self.notes.append(f"The suggested overrides cannot be exported: {end.error.message}")
+            return None
+        if end.error:
+            raise end.error
+        return _noise(job)
 
 
 def _noise(job: Job) -> float:

@@ -235,8 +235,9 @@ def _sensitivity(report: DiffReport) -> Iterator[Block]:
     if suggestion := report.overrides:
         is_float = suggestion.scheme in FLOAT_SCHEMES
         kept = "stay in floats" if is_float else f"have {suggestion.scheme}"
+        how = "exported and measured" if suggestion.exported else "computed eagerly"
         yield Text(
-            f"With these overrides, exported and measured: {100 * suggestion.before:.3g} % becomes "
+            f"With these overrides, {how}: {100 * suggestion.before:.3g} % becomes "
             f"{100 * suggestion.after:.3g} %; {suggestion.weights_percent:.1f} % of the weights "
             f"{kept}.",
             title="suggestion",

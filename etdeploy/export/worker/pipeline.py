@@ -658,7 +658,8 @@ def _switchable(spec: ExportSpec, quantized: Quantized) -> Switchable | None:
     from etdeploy.export.worker.diff.switchable import QuantizedGraph, QuantizedLinears
 
     if quantized.unfolded is None:
-        return QuantizedLinears.of(quantized.module, quantized.rounded)
+        other = more_exact_scheme(backend_named(str(spec.backend)), spec.quantization)
+        return QuantizedLinears.of(quantized.module, quantized.rounded, other or "none")
     return QuantizedGraph.of(spec, quantized.unfolded)
 
 
@@ -709,6 +710,8 @@ def _with_sensitivity(
             requantize if other else None,
             lambda text, _: steps.tell(text, 0.45),
         )
+    if switchable.is_in_place:
+        found = found.model_copy(update={"scheme": other})
     details = {**models[name].details, SENSITIVITY: found.model_dump(mode="json")}
     return {**models, name: replace(models[name], details=details, switchable=None)}
 

@@ -44,12 +44,13 @@ _ATTEMPTS = 3
 
 
 class SensitivityMeasurement:
-    """Errors of a quantized model with some of its modules in floats."""
+    """Errors of a quantized model with some of its modules more exact."""
 
-    def __init__(self, graph: Switchable, calls: Iterable[ExampleInputs]) -> None:
-        self.graph, self.given = graph, list(calls)
+    def __init__(self, model: Switchable, calls: Iterable[ExampleInputs]) -> None:
+        self.model, self.given = model, list(calls)
         self.calls = [pytree.tree_leaves((c.args, dict(c.keywords))) for c in self.given]
-        self.references = [self._outputs(call, lambda _: True) for call in self.calls]
+        with torch.no_grad():
+            self.references = [model.reference(call) for call in self.calls]
         self._timed()  # the first time, weights are dequantized
         with_all, threads = self._timed(), torch.get_num_threads()
         torch.set_num_threads(1)
@@ -60,10 +61,10 @@ class SensitivityMeasurement:
         self._full: tuple[float, float] | None = None
         self.operators: dict[str, int] = {}
         self.weights: dict[str, int] = {}
-        for node, path in graph.paths.items():
+        for node, path in model.paths.items():
             for module in modules_around(path) or [""]:
                 self.operators[module] = self.operators.get(module, 0) + 1
-                self.weights[module] = self.weights.get(module, 0) + graph.weights(node)
+                self.weights[module] = self.weights.get(module, 0) + model.weights(node)
 
     def _timed(self) -> float:
         started = time.monotonic()
@@ -75,13 +76,13 @@ class SensitivityMeasurement:
         self.given, self.calls = self.given[:count], self.calls[:count]
         self.references = self.references[:count]
 
-    def _outputs(self, call: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
+    def _outputs(self, call: Sequence[Any], exact: Callable[[str], bool]) -> list[Any]:
         with torch.no_grad():
-            return self.graph.outputs(call, in_floats)
+            return self.model.outputs(call, exact)
 
     def larger(self, modules: Iterable[str]) -> list[str]:
         """Those with several operators, or a large part of the weights."""
-        least = _LARGE_PART * sum(map(self.graph.weights, self.graph.paths))
+        least = _LARGE_PART * sum(map(self.model.weights, self.model.paths))
         return [m for m in modules if self.operators[m] > 1 or self.weights[m] > least]
 
     def quantized_error(self, modules: Sequence[str], requantize: Requantize) -> float:
@@ -94,13 +95,13 @@ class SensitivityMeasurement:
         return self._relative(found)
 
     def error(self, modules: Iterable[str], *, others: bool = False) -> float:
-        """The relative error with these modules in floats, or with all the others in floats."""
+        """The relative error with these modules more exact, or with all the others."""
         chosen = set(modules)
 
-        def in_floats(path: str) -> bool:
+        def exact(path: str) -> bool:
             return bool(chosen & set(modules_around(path) or [""])) != others
 
-        return self._relative([self._outputs(call, in_floats) for call in self.calls])
+        return self._relative([self._outputs(call, exact) for call in self.calls])
 
     def _relative(self, outputs: Sequence[Sequence[Any]]) -> float:
         """Of the worst output, over all inputs; more if the example inputs gain less than these.
@@ -181,9 +182,14 @@ def _measured(
 
 
 def _calls(source: MethodSource) -> Iterator[ExampleInputs]:
-    """The example inputs, and the first calibration inputs."""
-    samples = source.calibration() if source.calibration else ()
-    for sample in (source.inputs, *islice(samples, _MOST_INPUTS - 1)):
+    """The example inputs, and the first calibration inputs; of a text, the latter alone.
+
+    Of a language model, the example has few tokens.
+    """
+    samples = list(islice(source.calibration() if source.calibration else (), _MOST_INPUTS))
+    if not (source.is_text and samples):
+        samples = [source.inputs, *samples[: _MOST_INPUTS - 1]]
+    for sample in samples:
         call = sample if isinstance(sample, ExampleInputs) else as_call(sample)
         if call is not None:
             yield copied(laid_out(call, source.inputs))
@@ -239,7 +245,7 @@ def _chosen(
     goal: float,
 ) -> tuple[list[str], float]:
     """The modules that reach the goal together, greedily; and the error with them."""
-    total = len(measurement.graph.paths)
+    total = len(measurement.model.paths)
     # No pattern of a recipe matches the model's own forward.
     most = max(1, _MOST_IN_ONE * total)
     small = [each for each in layers if each.module and each.operators <= most]

@@ -34,8 +34,12 @@ class Switchable(Protocol):
     @property
     def paths(self) -> Mapping[Any, str]: ...
 
-    def outputs(self, inputs: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
-        """What the model gives if some modules compute in floats."""
+    def reference(self, inputs: Sequence[Any]) -> list[Any]:
+        """What the model gives in floats."""
+        ...
+
+    def outputs(self, inputs: Sequence[Any], exact: Callable[[str], bool]) -> list[Any]:
+        """What the model gives if some modules compute more exactly."""
         ...
 
     def weights(self, operator: Any) -> int:
@@ -45,25 +49,44 @@ class Switchable(Protocol):
 
 @dataclass(frozen=True)
 class QuantizedLinears:
-    """A model whose linear layers are quantized in place, with their weights of both kinds."""
+    """A model whose linear layers are quantized in place, with their weights of each kind.
+
+    Attributes:
+        rounded: The weights of the recipe's scheme.
+        exact: Those of the scheme that overrides have instead.
+    """
 
     module: torch.nn.Module
     paths: Mapping[RoundedLayer, str]
     rounded: Mapping[RoundedLayer, torch.nn.Parameter]
+    exact: Mapping[RoundedLayer, torch.nn.Parameter]
     is_in_place: bool = True
 
     @classmethod
-    def of(cls, module: torch.nn.Module, layers: Iterable[RoundedLayer]) -> QuantizedLinears:
-        """The model, as it is now, of these layers."""
+    def of(
+        cls, module: torch.nn.Module, layers: Iterable[RoundedLayer], other: str
+    ) -> QuantizedLinears:
+        """The model, as it is now, of these layers, which may have another scheme instead."""
         layers = tuple(layers)
         rounded = {each: each.module.weight for each in layers}
-        return cls(module, {each: each.name for each in layers}, rounded)
+        exact = {each: each.with_scheme(other) for each in layers}
+        return cls(module, {each: each.name for each in layers}, rounded, exact)
 
-    def outputs(self, inputs: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
-        """What the model gives if the activations and weights of some layers are floats."""
+    def reference(self, inputs: Sequence[Any]) -> list[Any]:
+        """What the model gives with weights and activations of these layers in floats."""
+        return self._outputs(inputs, {each: each.before for each in self.rounded})
+
+    def outputs(self, inputs: Sequence[Any], exact: Callable[[str], bool]) -> list[Any]:
+        """What the model gives if some layers have the other scheme."""
+        chosen = {each: self.exact[each] for each, name in self.paths.items() if exact(name)}
+        return self._outputs(inputs, {**self.rounded, **chosen})
+
+    def _outputs(
+        self, inputs: Sequence[Any], weights: Mapping[RoundedLayer, torch.nn.Parameter]
+    ) -> list[Any]:
         try:
-            for each, weight in self.rounded.items():
-                each.module.weight = each.before if in_floats(each.name) else weight
+            for each, weight in weights.items():
+                each.module.weight = weight
             with buffers_restored(self.module.buffers()):
                 return list(pytree.tree_leaves(self.module(*inputs)))
         finally:
@@ -106,11 +129,15 @@ class QuantizedGraph:
         }
         return cls(module, operators, paths)
 
-    def outputs(self, inputs: Sequence[Any], in_floats: Callable[[str], bool]) -> list[Any]:
+    def reference(self, inputs: Sequence[Any]) -> list[Any]:
+        """What the graph gives in floats."""
+        return self.outputs(inputs, lambda _: True)
+
+    def outputs(self, inputs: Sequence[Any], exact: Callable[[str], bool]) -> list[Any]:
         """What the graph gives if some modules compute in floats."""
         values: dict[Node, Any] = {}
         given = iter(inputs)
-        floats = {node for node, path in self.operators.items() if in_floats(path)}
+        floats = {node for node, path in self.operators.items() if exact(path)}
 
         def value(of: Node, user: Node) -> Any:
             source = unquantized(of)

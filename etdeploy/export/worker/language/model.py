@@ -237,18 +237,21 @@ class LanguageModel:
             return {name: replace(source, inputs=ExampleInputs(given))}
         length = method.max_tokens
         length = min(length, _OBSERVED_TOKENS) if method.dynamic else length
-        rows = (torch.arange(length)[-method.verify_tokens :],) if method.verify_tokens else ()
+        repeated = prompt * -(-length // len(prompt))
 
-        def call(ids: Sequence[int]) -> tuple[torch.Tensor, ...]:
-            repeated = list(ids) * -(-length // len(ids))
-            return (*inputs_at(self.loaded.model, torch.tensor([repeated[:length]]), 0), *rows)
+        def call(ids: Sequence[int], rows: int) -> tuple[torch.Tensor, ...]:
+            given = inputs_at(self.loaded.model, torch.tensor([list(ids)]), 0)
+            return (*given, torch.arange(len(ids))[-rows:]) if rows else given
 
-        def further() -> Iterator[tuple[torch.Tensor, ...]]:
-            text = calibration_parts(spec, self.loaded)
+        def texts() -> Iterator[tuple[torch.Tensor, ...]]:
+            """What is computed eagerly alone: it may have more tokens, and all of their logits."""
+            most, text = method.max_tokens, calibration_parts(spec, self.loaded)
             for part in text.parts if text else ():
-                yield from (call(part[at : at + length]) for at in range(0, len(part), length))
+                for at in range(0, len(part) - most + 1, most):
+                    yield call(part[at : at + most], most if method.verify_tokens else 0)
 
-        return {name: replace(source, inputs=ExampleInputs(call(prompt)), calibration=further)}
+        inputs = ExampleInputs(call(repeated[:length], method.verify_tokens))
+        return {name: replace(source, inputs=inputs, calibration=texts)}
 
     def encoder_inputs(self) -> Values:
         """Those of all calls of its encoder; none without one."""

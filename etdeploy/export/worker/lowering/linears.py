@@ -66,6 +66,16 @@ class RoundedLayer:
     module: torch.nn.Linear
     before: torch.nn.Parameter
 
+    def with_scheme(self, scheme: str) -> torch.nn.Parameter:
+        """The weight in another scheme: floats, or 8 bits for each output."""
+        if scheme in FLOAT_SCHEMES:
+            return self.before
+        rows, columns = self.before.shape
+        other = torch.nn.Linear(columns, rows, bias=False, device="meta")
+        other.weight = self.before
+        _apply(LayerQuantization(scheme, None), [Layer(other, (self.name,))], Activations(), None)
+        return other.weight
+
 
 def layers_of(
     spec: ExportSpec, sources: Mapping[str, MethodSource], kind: type[L]
