@@ -166,12 +166,10 @@ def test_models_without_values_to_compare_with(
 @pytest.mark.nightly
 def test_a_language_model_and_what_its_quantization_costs(cli: Cli) -> None:
     folder = save_llama(cli.folder / "tiny")
-    options = ("--model", str(folder), "--set", "export.generation.context=64", "--json")
+    options = ("--model", str(folder), "--set", "export.generation.context=128", "--json")
     report = cli.ok("diff", "--recipe", "llm-xnnpack", *options).json
     assert report["stage"] == "none"
-    assert {"etdeploy.attention.default", "aten.linear.default"} <= {
-        error["node"]["operator"] for error in report["errors"]
-    }
+    assert "aten.linear.default" in {error["node"]["operator"] for error in report["errors"]}
     modules = {layer["module"] for layer in report["sensitivity"]["layers"]}
     assert {"model.layers.0.mlp.down_proj", "model.layers.1.self_attn"} <= modules
     # Those of grouped queries' values, and the output layer, have 8 bits already.

@@ -68,7 +68,7 @@ class SensitivityMeasurement:
 
     def _timed(self) -> float:
         started = time.monotonic()
-        self._outputs(self.calls[0], lambda _: False)
+        self._of([self._outputs(self.calls[0], lambda _: False)])
         return time.monotonic() - started
 
     def limit(self, count: int) -> None:
@@ -121,11 +121,18 @@ class SensitivityMeasurement:
         for found, reference in zip(outputs, self.references, strict=False):
             for place, (a, b) in enumerate(zip(found, reference, strict=True)):
                 if isinstance(b, torch.Tensor) and b.is_floating_point():
-                    finite = a.isfinite() & b.isfinite()
+                    difference = a - b
+                    if not difference.isfinite().all():
+                        finite = difference.isfinite()
+                        difference, b = difference[finite], b[finite]
                     both = sums.setdefault(place, [0.0, 0.0])
-                    both[0] += float((a - b)[finite].double().square().sum())
-                    both[1] += float(b[finite].double().square().sum())
+                    both[0] += _squares(difference)
+                    both[1] += _squares(b)
         return max(((n / s) ** 0.5 for n, s in sums.values() if s), default=0.0)
+
+
+def _squares(x: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2
 
 
 def measure_sensitivity(

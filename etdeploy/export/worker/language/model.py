@@ -123,6 +123,8 @@ Begin = Callable[[], Forward]
 _FINEST = "8da8w"
 # Of a program whose nodes are observed: enough for attention to mix tokens.
 _OBSERVED_TOKENS = 32
+# Of a text that is computed eagerly, the logits of every so many tokens are compared.
+_EVERY = 4
 # Of a text that follows from an input: as long as a sentence or two, or the speech of 20 seconds.
 _ANSWER = 64
 _NOT_EVALUATED = "The quantized model was not evaluated: it has no tokenizer that can read {file}."
@@ -239,18 +241,20 @@ class LanguageModel:
         length = min(length, _OBSERVED_TOKENS) if method.dynamic else length
         repeated = prompt * -(-length // len(prompt))
 
-        def call(ids: Sequence[int], rows: int) -> tuple[torch.Tensor, ...]:
+        def call(ids: Sequence[int], rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
             given = inputs_at(self.loaded.model, torch.tensor([list(ids)]), 0)
-            return (*given, torch.arange(len(ids))[-rows:]) if rows else given
+            return (*given, rows) if method.verify_tokens else given
 
         def texts() -> Iterator[tuple[torch.Tensor, ...]]:
-            """What is computed eagerly alone: it may have more tokens, and all of their logits."""
+            """What is computed eagerly alone: it may have more tokens."""
             most, text = method.max_tokens, calibration_parts(spec, self.loaded)
+            rows = torch.arange(_EVERY - 1, most, _EVERY)
             for part in text.parts if text else ():
                 for at in range(0, len(part) - most + 1, most):
-                    yield call(part[at : at + most], most if method.verify_tokens else 0)
+                    yield call(part[at : at + most], rows)
 
-        inputs = ExampleInputs(call(repeated[:length], method.verify_tokens))
+        last = torch.arange(length)[-max(1, method.verify_tokens) :]
+        inputs = ExampleInputs(call(repeated[:length], last))
         return {name: replace(source, inputs=inputs, calibration=texts)}
 
     def encoder_inputs(self) -> Values:
