@@ -695,9 +695,7 @@ def _with_sensitivity(
     source = sources[name]
     other = more_exact_scheme(backend_named(str(spec.backend)), spec.quantization)
 
-    def requantize(modules: Sequence[str]) -> torch.nn.Module | None:
-        if switchable.is_in_place:  # the weights would be rounded twice
-            return None
+    def requantize(modules: Sequence[str]) -> torch.nn.Module:
         own = tuple((module, str(other)) for module in modules)
         changed = {"overrides": (*own, *spec.overrides), "observation": None}
         return quantize(spec.model_copy(update=changed), {name: source})[name].module
@@ -710,8 +708,6 @@ def _with_sensitivity(
             requantize if other else None,
             lambda text, _: steps.tell(text, 0.45),
         )
-    if switchable.is_in_place:
-        found = found.model_copy(update={"scheme": other})
     details = {**models[name].details, SENSITIVITY: found.model_dump(mode="json")}
     return {**models, name: replace(models[name], details=details, switchable=None)}
 

@@ -26,14 +26,13 @@ from etdeploy.export.worker.diff.instrument import (
     bound_constants,
     is_dequantization,
     is_quantization,
+    located,
 )
 from etdeploy.export.worker.diff.replay import ObservedValue, Replayed, is_undefined
 from etdeploy.export.worker.failures import fail, failure_of
 from etdeploy.export.worker.loading.paths import add_user_folder, pin_installed
 from etdeploy.export.worker.loading.source import prepare
 from etdeploy.export.worker.loading.user_code import run_user_files
-from etdeploy.export.worker.lowering.overrides import path_in_model
-from etdeploy.export.worker.tracing.trace import stack_line
 from etdeploy.program.folder import TensorFile
 from etdeploy.program.model import PlainValue
 
@@ -79,16 +78,7 @@ def read_replay(request: ReplayRequest, tell: Callable[[str, float], None]) -> R
 
 
 def _named(spec: ExportSpec, node: Node, names: Mapping[str, ModelNode]) -> ModelNode:
-    """A node as a report names it; one that gives several tensors has no shape."""
-    file, line, code = stack_line(node.meta.get("stack_trace"))
-    return names.get(node.name) or ModelNode(
-        name=node.name,
-        operator=str(node.target),
-        module=path_in_model(spec, node),
-        file=file,
-        line=line,
-        code=code,
-    )
+    return names.get(node.name) or located(spec, node)
 
 
 def _undefined_inputs(folder: Path, request: ReplayRequest) -> Iterator[str]:

@@ -68,7 +68,7 @@ def observables(program: torch.export.ExportedProgram) -> list[Observable]:
     for node in program.graph.nodes:
         if node not in fed or not is_float(node) or operator_of(node) in _MOVING:
             continue
-        if node.op != "call_function" or _is_of_quantization(node):
+        if node.op != "call_function" or is_of_quantization(node):
             continue
         quantizations = [user for user in node.users if is_quantization(user)]
         if quantizations and len(quantizations) == len(node.users):
@@ -78,8 +78,8 @@ def observables(program: torch.export.ExportedProgram) -> list[Observable]:
     return found
 
 
-def _is_of_quantization(node: Node) -> bool:
-    """Whether a node quantizes or dequantizes, or is a scale or an offset of that."""
+def is_of_quantization(node: Node) -> bool:
+    """Whether a node quantizes or dequantizes, or is a scale or a zero point of that."""
     named = operator_of(node)
     source = node.args[0] if named == "getitem" else node
     return isinstance(source, Node) and operator_of(source).startswith(_OF_QUANTIZATION)
@@ -135,11 +135,9 @@ def _is_fused(node: Node, hops: int = _FUSED) -> bool:
     return is_quantization(user) or (hops > 0 and _is_fused(user, hops - 1))
 
 
-def described(spec: ExportSpec, each: Observable) -> ModelNode:
-    """A value as a report names it."""
-    node = each.node
+def located(spec: ExportSpec, node: Node) -> ModelNode:
+    """A node as a report names it, without its value: it may give several tensors."""
     file, line, code = stack_line(node.meta.get("stack_trace"))
-    value = node.meta["val"]
     return ModelNode(
         name=node.name,
         operator=str(node.target),
@@ -147,12 +145,20 @@ def described(spec: ExportSpec, each: Observable) -> ModelNode:
         file=file,
         line=line,
         code=code,
-        dtype=str(value.dtype).removeprefix("torch."),
-        shape=tuple(_largest(size) for size in value.shape),
-        size_bytes=value.element_size() * _count(value),
-        step=step_of(each.quantization) if each.quantization else None,
-        rewrite=node.meta.get(REWRITE),
     )
+
+
+def described(spec: ExportSpec, each: Observable) -> ModelNode:
+    """A value as a report names it."""
+    value = each.node.meta["val"]
+    of_value = {
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": tuple(_largest(size) for size in value.shape),
+        "size_bytes": value.element_size() * _count(value),
+        "step": step_of(each.quantization) if each.quantization else None,
+        "rewrite": each.node.meta.get(REWRITE),
+    }
+    return located(spec, each.node).model_copy(update=of_value)
 
 
 def step_of(quantization: Node) -> float:

@@ -1,7 +1,7 @@
-"""What the quantization of each module costs, and which modules halve the error in floats.
+"""What the quantization of each module costs, and which overrides halve the error.
 
-One quantized model is evaluated many times, in which chosen modules compute in floats. That is what
-an override does, without another calibration.
+One quantized model is evaluated many times, in which chosen modules compute more exactly. That is
+what an override does, without another calibration.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from etdeploy.backends.schemes import modules_around
+from etdeploy.core.console import count
 from etdeploy.export.diff import LayerSensitivity, Sensitivity
 from etdeploy.export.worker.diff.switchable import Switchable
 from etdeploy.export.worker.loading.source import MethodSource, as_call
@@ -36,8 +37,7 @@ _NEARLY = 0.7
 _MOST_IN_ONE, _MOST_IN_ALL = 0.34, 0.8
 
 Tell = Callable[[str, float], None]
-# The module that a quantization with these modules in floats makes; None where that is the same as
-# leaving their quantization out.
+# The module that a quantization with these modules in floats makes.
 Requantize = Callable[[Sequence[str]], Any]
 # How often overrides are chosen for a lower goal, if calibration moves what was chosen.
 _ATTEMPTS = 3
@@ -86,10 +86,10 @@ class SensitivityMeasurement:
         return [m for m in modules if self.operators[m] > 1 or self.weights[m] > least]
 
     def quantized_error(self, modules: Sequence[str], requantize: Requantize) -> float:
-        """The error of a quantization with these modules in floats."""
-        module = requantize(modules)
-        if module is None:
+        """The error of a quantization with overrides for these modules."""
+        if self.model.exact_scheme:
             return self.error(modules)
+        module = requantize(modules)
         with torch.no_grad():
             found = [pytree.tree_leaves(module(*call.args, **call.keywords)) for call in self.given]
         return self._relative(found)
@@ -185,6 +185,7 @@ def _measured(
         layers=tuple(layers),
         overrides=tuple(overrides),
         reached=reached,
+        scheme=model.exact_scheme,
     )
 
 
@@ -219,7 +220,7 @@ def _tried(
         chosen, reached = _chosen(measurement, layers, error, goal)
         if not chosen:
             break
-        tell(f"quantizing with {len(chosen)} modules in floats", 1.0)
+        tell(f"quantizing with overrides for {count(len(chosen), 'module')}", 1.0)
         actual = measurement.quantized_error(chosen, requantize)
         if actual < lowest:
             best, lowest = chosen, actual

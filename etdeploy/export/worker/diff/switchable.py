@@ -12,7 +12,11 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.diff.instrument import is_dequantization, operator_of
+from etdeploy.export.worker.diff.instrument import (
+    is_dequantization,
+    is_of_quantization,
+    operator_of,
+)
 from etdeploy.export.worker.lowering.linears import RoundedLayer
 from etdeploy.export.worker.lowering.overrides import path_in_model
 from etdeploy.export.worker.tracing.tensors import buffers_restored
@@ -24,12 +28,13 @@ class Switchable(Protocol):
     """A quantized model with quantizations that can be left out.
 
     Attributes:
-        is_in_place: Whether the model itself was quantized.
+        exact_scheme: What modules have whose quantization is left out, as with an override; None if
+            an override would need another quantization.
         paths: The modules of its quantized operators.
     """
 
     @property
-    def is_in_place(self) -> bool: ...
+    def exact_scheme(self) -> str | None: ...
 
     @property
     def paths(self) -> Mapping[Any, str]: ...
@@ -53,14 +58,14 @@ class QuantizedLinears:
 
     Attributes:
         rounded: The weights of the recipe's scheme.
-        exact: Those of the scheme that overrides have instead.
+        exact: Those of `exact_scheme`.
     """
 
     module: torch.nn.Module
     paths: Mapping[RoundedLayer, str]
     rounded: Mapping[RoundedLayer, torch.nn.Parameter]
     exact: Mapping[RoundedLayer, torch.nn.Parameter]
-    is_in_place: bool = True
+    exact_scheme: str
 
     @classmethod
     def of(
@@ -70,7 +75,7 @@ class QuantizedLinears:
         layers = tuple(layers)
         rounded = {each: each.module.weight for each in layers}
         exact = {each: each.with_scheme(other) for each in layers}
-        return cls(module, {each: each.name for each in layers}, rounded, exact)
+        return cls(module, {each: each.name for each in layers}, rounded, exact, other)
 
     def reference(self, inputs: Sequence[Any]) -> list[Any]:
         """What the model gives with weights and activations of these layers in floats."""
@@ -112,7 +117,7 @@ class QuantizedGraph:
     module: Any
     operators: Mapping[Node, str]
     paths: Mapping[Node, str]
-    is_in_place: bool = False
+    exact_scheme: None = None
 
     @classmethod
     def of(cls, spec: ExportSpec, module: Any) -> QuantizedGraph:
@@ -169,11 +174,6 @@ class QuantizedGraph:
             attrgetter(str(s.target))(self.module) for s in sources if s and s.op == "get_attr"
         )
         return sum(t.numel() for t in tensors if t.dim() > 1)
-
-
-def is_of_quantization(node: Node) -> bool:
-    """Whether a node quantizes, dequantizes or finds a scale."""
-    return operator_of(node).startswith(("quantize_", "dequantize_", "choose_qparams"))
 
 
 def _asks(user: Node, source: Node, floats: Container[Node]) -> bool:
