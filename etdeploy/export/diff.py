@@ -103,7 +103,7 @@ class Sensitivity(Value):
         overrides: Modules that halve the error together if they stay in floats.
         reached: The error with these, computed eagerly.
         scheme: What these have in `reached`; None for floats, of a graph that was not exported so.
-        problem: Why there is no measurement.
+        problem: Why nothing was measured.
     """
 
     inputs: int = 0

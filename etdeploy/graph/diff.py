@@ -215,7 +215,7 @@ class ProgramDiff:
             before, after = _noise(original), noise
         if after > _LEAST_GAIN * before:
             self.notes.append(
-                f"With {', '.join(found.overrides)} in {scheme}, the exported model is hardly more "
+                f"With {', '.join(found.overrides)} in {scheme}, the model is hardly more "
                 f"exact ({100 * before:.3g} % becomes {100 * after:.3g} %): there are no overrides "
                 "to suggest."
             )

@@ -51,8 +51,8 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user may name
     "--token",
     envvar=_TOKEN_VARIABLE,
     metavar="TEXT",
-    help=f"What clients send as their API key; better in {_TOKEN_VARIABLE}, which no list of "
-    "processes shows. By default none on this machine, and a new one elsewhere.",
+    help=f"The API key of clients. Process listings show it, unless it is in {_TOKEN_VARIABLE}. "
+    "By default none on loopback, else one that is generated.",
 )
 @click.option(
     "--allow-origin",

@@ -286,7 +286,7 @@ class Expansion:
                 place[node] = of.pop() if len(of) == 1 else None
 
     def _find_ahead(self, ahead: Sequence[Node]) -> None:
-        """A layer also has what is made of its weights or state, or for it alone, ahead of all."""
+        """Assign to a layer the nodes ahead of the first that use its weights or state only."""
         place = self._place
         for node in ahead:
             of = {place[each] for each in node.all_input_nodes} - {None}
@@ -341,7 +341,7 @@ class Expansion:
         return self._place[user] != self._place[node]
 
     def _check_uses(self) -> None:
-        """Each layer takes what the one before it gives, and what is there for all layers."""
+        """Require that a layer reads only the layer before it and nodes shared by all layers."""
         for node in self._calls:
             own = self._place[node]
             for taken in node.all_input_nodes:

@@ -441,9 +441,9 @@ def read_at_once(
 ) -> None:
     """Has a model read all parts of a text in one call, as far as the last of the wanted layers.
 
-    So each layer is told of once, with all tokens, and may be changed before it computes: what
-    follows is then given what the changed one gives. Shorter parts are filled up with themselves;
-    these tokens are left out where a layer is given all of them.
+    `seen` is called once for each layer, with its inputs for all tokens, and may change the layer
+    before it computes: later layers then get the outputs of the changed one. Shorter parts are
+    padded with their own tokens, which are left out of those inputs.
     """
     length = max(map(len, text.parts))
     ids = torch.tensor([[part[i % len(part)] for i in range(length)] for part in text.parts])
