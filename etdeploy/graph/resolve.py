@@ -254,9 +254,9 @@ def _finished(job: Job) -> Program | None:
 
 
 def _draft_of(job: Job, lookups: Lookups) -> DraftProgram | None:
-    """The draft that the recipe names; apps generate without one."""
+    """The draft that the recipe names; apps generate without one, and no text is observed."""
     named = (job.loaded.recipe.benchmark.generation or BenchmarkGeneration()).draft
-    if named is None or job.app:
+    if named is None or job.app or job.observation:
         return None
     from etdeploy.export.finished import read_draft
 
