@@ -83,27 +83,6 @@ class ChatProcess(ListeningProcess):
         """How the program is called."""
         return self._generator.generation
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        new_tokens: int,
-        sampling: Sampling,
-        on_token: Callable[[int], None],
-        stop: Stop | None = None,
-    ) -> GenerationOutput:
-        """Does what `TextGenerator.generate` does; calls `on_token` in this thread."""
-        tokens = self.stream(prompt, new_tokens, sampling, stop)
-        while True:
-            try:
-                token = next(tokens)
-            except StopIteration as end:
-                output: GenerationOutput = end.value
-                break
-            on_token(token.id)
-        if output.interrupted:
-            raise Interrupted
-        return output
-
     def stream(
         self,
         prompt: Sequence[int],

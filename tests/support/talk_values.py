@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from etdeploy.bench.text_generator import open_generator
+from etdeploy.bench.chat_process import ChatProcess
+from etdeploy.bench.text_generator import GenerationOutput, open_generator
 from etdeploy.core import cancel
+from etdeploy.core.errors import Interrupted
+from etdeploy.core.values import Stop
 from etdeploy.devices.base import (
     Bundle,
     Capabilities,
@@ -26,6 +29,7 @@ from etdeploy.program.generation import Generation
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.program.tokenizer import Tokenizer
 from etdeploy.recipe.model import Recipe
+from etdeploy.runner.generation import Sampling
 from etdeploy.session.connection import SessionConnection
 from etdeploy.session.opening import OpenProgram
 from etdeploy.session.session import Session
@@ -191,3 +195,24 @@ def opened_session(
         connection.use(OpenProgram(generator, EMPTY_PROGRAM, made, folder, "abc", None, tokenizer))
         with Session(connection) as session:
             yield session
+
+
+def answered(
+    chat: ChatProcess,
+    prompt: Sequence[int],
+    new_tokens: int,
+    sampling: Sampling,
+    on_token: Callable[[int], None],
+    stop: Stop | None = None,
+) -> GenerationOutput:
+    """The whole answer of a process that listens; raises Interrupted if it was stopped."""
+    tokens = chat.stream(prompt, new_tokens, sampling, stop)
+    while True:
+        try:
+            on_token(next(tokens).id)
+        except StopIteration as end:
+            output: GenerationOutput = end.value
+            break
+    if output.interrupted:
+        raise Interrupted
+    return output

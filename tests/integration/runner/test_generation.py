@@ -49,6 +49,7 @@ from tests.support.generation_values import (
 )
 from tests.support.runtime_runs import Run, Start, build, plan_here
 from tests.support.runtime_values import make_recipe
+from tests.support.talk_values import answered
 
 pytestmark = pytest.mark.integration
 
@@ -659,7 +660,7 @@ def test_a_dialogue_is_the_eager_models_text(
     ):
 
         def asked(tokens: int, new_tokens: int) -> GenerationOutput:
-            return chat.generate(whole[:tokens], new_tokens, Sampling(), lambda _: None)
+            return answered(chat, whole[:tokens], new_tokens, Sampling(), lambda _: None)
 
         # A prompt, more of the text than what was said, and less of it.
         for tokens, new_tokens, taken in ((8, 5, 8), (14, 6, 2), (10, 9, 1)):
@@ -680,13 +681,13 @@ def test_a_dialogue_goes_on_from_an_image(
     with _opened(runner, programs, tmp_path) as generator, ChatProcess(generator) as chat:
 
         def asked(tokens: int, new_tokens: int) -> tuple[list[int], int]:
-            output = chat.generate(whole[:tokens], new_tokens, Sampling(), lambda _: None)
+            output = answered(chat, whole[:tokens], new_tokens, Sampling(), lambda _: None)
             return list(output.token_ids), output.prefilled
 
         assert asked(8, 5) == (whole[8:13], 8)
         tokens, furthest = list(chat.cached), chat.furthest
         chat.save_image("a.bin")
-        chat.generate((3, 4), 2, Sampling(), lambda _: None)
+        answered(chat, (3, 4), 2, Sampling(), lambda _: None)
         chat.load_image("a.bin", tokens, furthest)
         assert asked(14, 6) == (whole[14:20], 2)
         chat.end()  # what is saved is in the run's folder
@@ -703,7 +704,7 @@ def test_logits_of_a_text_are_those_that_choose_its_tokens(
 ) -> None:
     """In one call where the program verifies several tokens, and else one by one."""
     with _opened(runner, programs, tmp_path, name) as generator, ChatProcess(generator) as chat:
-        chosen = chat.generate(PROMPTS[1], 13, Sampling(), lambda _: None).token_ids
+        chosen = answered(chat, PROMPTS[1], 13, Sampling(), lambda _: None).token_ids
         whole = [*PROMPTS[1], *chosen[:12]]
         for count in (12, 1, 5):
             found = np.array(chat.logits(whole, count)).reshape(count, VOCABULARY)
@@ -718,7 +719,7 @@ def test_logits_of_a_text_are_those_that_choose_its_tokens(
             assert score.best_id == row.argmax()
             assert score.best_log_probability == pytest.approx(row.max(), abs=1e-4)
         chat.feed(whole)
-        assert chat.generate(whole, 2, Sampling(), lambda _: None).prefilled == 1
+        assert answered(chat, whole, 2, Sampling(), lambda _: None).prefilled == 1
 
 
 def test_speculation_in_a_dialogue_sets_the_cache_back(
@@ -735,11 +736,11 @@ def test_speculation_in_a_dialogue_sets_the_cache_back(
         ChatProcess(generator, idle_timeout_s=60) as chat,
     ):
         for _ in range(2):
-            said = chat.generate(_COUNTED, 16, sampling, heard.append)
+            said = answered(chat, _COUNTED, 16, sampling, heard.append)
             assert said.token_ids == whole
             assert said.speculation is not None
             assert said.speculation.calls + said.speculation.accepted == 15
-            assert chat.generate(other, 10, sampling, lambda _: None).token_ids == later
+            assert answered(chat, other, 10, sampling, lambda _: None).token_ids == later
     assert heard == [*whole, *whole]
 
 
@@ -879,7 +880,7 @@ def test_a_draft_follows_a_dialogue(
     ):  # fmt: skip
         for attempt in range(2):
             for (prompt, new), text in zip(asked, texts, strict=True):
-                said = chat.generate(prompt, new, sampling, lambda _: None)
+                said = answered(chat, prompt, new, sampling, lambda _: None)
                 assert said.token_ids == text
                 assert said.speculation is not None
                 assert said.speculation.proposed > 0
@@ -887,7 +888,7 @@ def test_a_draft_follows_a_dialogue(
             if attempt == 0:  # the draft has read another text than that of the image
                 tokens, furthest = list(chat.cached), chat.furthest
                 chat.save_image("a.bin")
-                chat.generate((3, 4), 2, sampling, lambda _: None)
+                answered(chat, (3, 4), 2, sampling, lambda _: None)
                 chat.load_image("a.bin", tokens, furthest)
 
 

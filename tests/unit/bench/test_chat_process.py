@@ -19,7 +19,7 @@ from etdeploy.devices.base import Bundle, Device, ProcessLaunch, RunOutcome
 from etdeploy.program.generation import Generation
 from etdeploy.runner.generation import Sampling
 from tests.support.runtime_values import make_recipe
-from tests.support.talk_values import GENERATION, STOP, ListeningTalk, TalkingDevice, told
+from tests.support.talk_values import GENERATION, STOP, ListeningTalk, TalkingDevice, answered, told
 
 _BUNDLE = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
 _WELL = RunOutcome(0, None, "", "", 1.0)
@@ -59,9 +59,9 @@ def test_only_what_is_new_is_computed(tmp_path: Path) -> None:
     )
     heard: list[int] = []
     with _opened(tmp_path, talk) as chat:
-        first = chat.generate((1, 2, 3), 9, Sampling(), heard.append)
-        second = chat.generate((1, 2, 3, 5, 6, 7, 4), 9, Sampling(temperature=0.5), heard.append)
-        third = chat.generate((1, 2, 3), 1, Sampling(), heard.append)
+        first = answered(chat, (1, 2, 3), 9, Sampling(), heard.append)
+        second = answered(chat, (1, 2, 3, 5, 6, 7, 4), 9, Sampling(temperature=0.5), heard.append)
+        third = answered(chat, (1, 2, 3), 1, Sampling(), heard.append)
     # The stop token was never fed back, and a prompt's last token gives the logits.
     assert [_asked(line) for line in talk.said] == [
         (0, 9, 0.0, [1, 2, 3]), (5, 9, 0.5, [7, 4]), (2, 1, 0.0, [3]),
@@ -77,9 +77,9 @@ def test_a_cache_that_forgets_is_filled_anew_where_it_cannot_go_back(tmp_path: P
     talk = ListeningTalk([told([5, 6, STOP], [3]), told([8], [1]), told([9], [3])], _WELL)
     ring = GENERATION.model_copy(update={"rewind": 2})
     with _opened(tmp_path, talk, generation=ring) as chat:
-        chat.generate((1, 2, 3), 9, Sampling(), _nothing)
-        chat.generate((1, 2, 3, 5, 7), 1, Sampling(), _nothing)
-        chat.generate((1, 2, 4), 1, Sampling(), _nothing)
+        answered(chat, (1, 2, 3), 9, Sampling(), _nothing)
+        answered(chat, (1, 2, 3, 5, 7), 1, Sampling(), _nothing)
+        answered(chat, (1, 2, 4), 1, Sampling(), _nothing)
     # Position 4 is one before the fifth; position 2 is three before it, though the cache held four
     # tokens and one more meanwhile.
     assert [line.split()[1] for line in talk.said] == ["0", "4", "0"]
@@ -99,8 +99,8 @@ def test_a_stop_ends_the_answer_and_keeps_what_came_of_it(tmp_path: Path) -> Non
     talk = ListeningTalk([answer, told([9], [1])], _WELL)
     with _opened(tmp_path, talk) as chat:
         with pytest.raises(Interrupted):
-            chat.generate((1, 2), 9, Sampling(), _nothing, stop)
-        assert chat.generate((1, 2, 5, 6, 7), 9, Sampling(), _nothing).token_ids == (9,)
+            answered(chat, (1, 2), 9, Sampling(), _nothing, stop)
+        assert answered(chat, (1, 2, 5, 6, 7), 9, Sampling(), _nothing).token_ids == (9,)
     assert talk.said[1] == "stop"
     assert _asked(talk.said[2]) == (4, 9, 0.0, [7])
 
@@ -110,23 +110,23 @@ def test_a_stop_in_the_prefill_keeps_what_was_computed(tmp_path: Path) -> None:
     talk = ListeningTalk([[stop.set, "taken 2", "taken 3"], told([9], [2])], _WELL)
     with _opened(tmp_path, talk) as chat:
         with pytest.raises(Interrupted):
-            chat.generate((1, 2, 3, 4), 9, Sampling(), _nothing, stop)
-        assert chat.generate((1, 2, 3, 4), 9, Sampling(), _nothing).prefilled == 2
+            answered(chat, (1, 2, 3, 4), 9, Sampling(), _nothing, stop)
+        assert answered(chat, (1, 2, 3, 4), 9, Sampling(), _nothing).prefilled == 2
 
 
 def test_a_runner_that_was_forgotten_is_started_again(tmp_path: Path) -> None:
     gone = ListeningTalk([told([5], [3])], _WELL)
     again = ListeningTalk([told([6], [4])], _WELL)
     with _opened(tmp_path, gone, again) as chat:
-        chat.generate((1, 2, 3), 9, Sampling(), _nothing)
-        assert chat.generate((1, 2, 3, 4), 9, Sampling(), _nothing).prefilled == 4
+        answered(chat, (1, 2, 3), 9, Sampling(), _nothing)
+        assert answered(chat, (1, 2, 3, 4), 9, Sampling(), _nothing).prefilled == 4
     assert [_asked(line) for line in again.said] == [(0, 9, 0.0, [1, 2, 3, 4])]
 
 
 def test_a_crash_is_told(tmp_path: Path) -> None:
     talk = ListeningTalk([["taken 1"]], RunOutcome(139, "SIGSEGV", "", "boom", 1.0))
     with _opened(tmp_path, talk) as chat, pytest.raises(RunError, match="SIGSEGV"):
-        chat.generate((1,), 9, Sampling(), _nothing)
+        answered(chat, (1,), 9, Sampling(), _nothing)
     assert (tmp_path / "log").read_text() == "boom"
     assert talk.closed
 
@@ -138,7 +138,7 @@ def test_an_answer_that_takes_too_long_is_told(tmp_path: Path) -> None:
     slow = RunOutcome(None, None, "", "", 9.0, timed_out=True)
     talk = ListeningTalk([["taken 1", hang]], slow)
     with _opened(tmp_path, talk) as chat, pytest.raises(RunError, match="longer than 9 s"):
-        chat.generate((1,), 9, Sampling(), _nothing)
+        answered(chat, (1,), 9, Sampling(), _nothing)
 
 
 def test_a_program_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_a_device_that_goes_away_is_told_and_the_next_line_starts_anew(tmp_path:
     again = ListeningTalk([told([6], [2])], _WELL)
     with _opened(tmp_path, ListeningTalk([["taken 1", leave]], _WELL), again) as chat:
         with pytest.raises(DeviceError, match="it left"):
-            chat.generate((1, 2), 9, Sampling(), _nothing)
-        assert chat.generate((1, 2), 9, Sampling(), _nothing).prefilled == 2
+            answered(chat, (1, 2), 9, Sampling(), _nothing)
+        assert answered(chat, (1, 2), 9, Sampling(), _nothing).prefilled == 2
 
 
 def test_what_showing_a_token_raises_ends_the_runner(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_showing_a_token_raises_ends_the_runner(tmp_path: Path) -> None:
 
     talk = ListeningTalk([told([5, 6])], _WELL)
     with _opened(tmp_path, talk) as chat, pytest.raises(OutputError, match="no reader of 5"):
-        chat.generate((1,), 9, Sampling(), show)
+        answered(chat, (1,), 9, Sampling(), show)
     assert talk.closed
 
 
@@ -175,4 +175,4 @@ def test_what_showing_a_token_raises_ends_the_runner(tmp_path: Path) -> None:
 def test_what_tells_nothing_of_an_answer_is_told(tmp_path: Path, line: str) -> None:
     talk = ListeningTalk([[line]], _WELL)
     with _opened(tmp_path, talk) as chat, pytest.raises(RunError, match=f"printed {line!r}"):
-        chat.generate((1,), 9, Sampling(), _nothing)
+        answered(chat, (1,), 9, Sampling(), _nothing)
