@@ -105,9 +105,10 @@ def _diff_remedy(named: JobOptions, end: JobEnd, run: StoredRun) -> str | None:
     from etdeploy.bench.records.generation import TextGeneration
 
     record = run.record
-    if isinstance(record.workload, TextGeneration) and record.workload.encoder:
+    text = record.workload if isinstance(record.workload, TextGeneration) else None
+    if text and (text.encoder or end.member.loaded.recipe.has_other_exporter):
         return None
-    if end.member.loaded.recipe.has_other_exporter or named.app or record.program.backend is None:
+    if named.app or record.program.backend is None:
         return None
     recipe = named.recipes[0] if named.single else str(end.member.loaded.path)
     texts = [each if isinstance(each, str) else each.text for each in named.overrides]
