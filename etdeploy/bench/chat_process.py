@@ -224,9 +224,10 @@ class ChatProcess(ListeningProcess):
             cached = self.reusable(prompt[: max(most_cached, 0) + 1])
         self.cached = list(prompt[:cached])
         reader = _AnswerReader(prompt, cached, self.cached)
-        requested = False
+        requested = stop is not None and stop.is_set()
         try:
-            talk.write_line(line(cached))
+            # In one write: a small model generates many tokens between two of them.
+            talk.write_line(f"{line(cached)}\n{STOP}" if requested else line(cached))
             while not reader.has_ended:
                 if stop is not None and stop.is_set() and not requested:
                     talk.write_line(STOP)

@@ -366,7 +366,7 @@ class Talk(Protocol):
     """A program that was started, and that is talked with line by line, from one thread."""
 
     def write_line(self, line: str) -> None:
-        """Writes a line to its input; does nothing where it no longer listens.
+        """Writes a line, or several, to its input; does nothing where it no longer listens.
 
         Raises:
             DeviceError: The device went away.

@@ -77,17 +77,20 @@ class ListeningTalk:
 
     def __init__(self, answers: Sequence[Sequence[str | Callable[[], None]]], outcome: RunOutcome):
         self.said: list[str] = []
+        self.writes = 0
         self.closed = False
         self._answers = [list(answer) for answer in answers]
         self._lines: list[str | Callable[[], None]] = ["ready"]
         self._outcome = outcome
 
     def write_line(self, line: str) -> None:
-        self.said.append(line)
-        if line == "stop":
-            self._lines = ["end stop"]
-        elif self._answers:
-            self._lines = self._answers.pop(0)
+        self.writes += 1
+        for each in line.split("\n"):
+            self.said.append(each)
+            if each == "stop":
+                self._lines = ["end stop"]
+            elif self._answers:
+                self._lines = self._answers.pop(0)
 
     def read_line(self, wait_s: float) -> str | None:
         assert wait_s >= 0

@@ -105,6 +105,16 @@ def test_a_stop_ends_the_answer_and_keeps_what_came_of_it(tmp_path: Path) -> Non
     assert _asked(talk.said[2]) == (4, 9, 0.0, [7])
 
 
+def test_an_earlier_stop_reaches_the_runner_with_the_request(tmp_path: Path) -> None:
+    stop = cancel.Flag(cancel.current())
+    stop.set()
+    talk = ListeningTalk([told([5, 6])], _WELL)
+    with _opened(tmp_path, talk) as chat, pytest.raises(Interrupted):
+        answered(chat, (1, 2), 9, Sampling(), _nothing, stop)
+    assert talk.said[1:] == ["stop"]
+    assert talk.writes == 1
+
+
 def test_a_stop_in_the_prefill_keeps_what_was_computed(tmp_path: Path) -> None:
     stop = cancel.Flag(cancel.current())
     talk = ListeningTalk([[stop.set, "taken 2", "taken 3"], told([9], [2])], _WELL)
