@@ -34,6 +34,8 @@ LINEAR_SCHEMES = ("8da4w", "8da8w")
 EIGHT_BITS = "8da8w"
 # Those whose scales are searched, for a language model weighted by activations.
 SEARCHED_SCHEMES = ("8da4w",)
+# Of the scale of a group, as XNNPACK's kernels have it.
+_BITS_OF_SCALE = 16
 # How the weights of these are rounded; `nearest` also where a recipe says nothing.
 NEAREST, GPTQ = "nearest", "gptq"
 AUTO_SCALED, UNSCALED, AWQ = "auto", "none", "awq"
@@ -52,6 +54,11 @@ DEFAULT_RECIPE = DEFAULT
 LANGUAGE_RECIPE = "llm-xnnpack"
 OTHER_BACKEND = f"Lower to another backend: --set export.backend={DEFAULT}"
 OTHER_PROGRAM = "Export the model for another backend: the program is finished, and keeps its own."
+
+
+def bits_in_groups(group_size: int) -> float:
+    """Bits per weight of a layer in 4 bits, with its scales."""
+    return 4 + _BITS_OF_SCALE / group_size
 
 
 def first_override(

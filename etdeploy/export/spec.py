@@ -55,6 +55,7 @@ TESTED_VERSIONS: dict[str, str] = {"torch": "2.13.0", "executorch": "1.5.1"}
 _PLACED = (
     ("sizes",), ("method",), ("overrides",), ("hf",), ("gguf",), ("revision",), ("remote_code",),
     ("timm",), ("lora",), ("generation",), ("calibration",), ("rounding",), ("scaling",),
+    ("target_bits",),
     ("llm_config",), ("checkpoint",), ("program",), ("task",), ("input",),
 )  # fmt: skip
 
@@ -171,6 +172,7 @@ class ExportSpec(Value):
             computed at once; or prompts that are read after it.
         rounding: Of 4-bit weights, as `backends.schemes` names it.
         scaling: Of their inputs, as `backends.schemes` names it.
+        target_bits: The most bits per weight of linear layers on average; None for the defaults.
         group_size: Weights that share a scale; None where the scheme has no groups.
         soc: That a program is compiled for, `auto` until a device has been queried.
         options: The value of each option that the backend declares.
@@ -221,6 +223,7 @@ class ExportSpec(Value):
     calibration_prompts: int | tuple[str, ...] | None = None
     rounding: str = NEAREST
     scaling: str = AUTO_SCALED
+    target_bits: float | None = None
     group_size: int | None = None
     soc: str | None = None
     options: dict[str, OptionValue] = {}
@@ -391,6 +394,7 @@ def export_spec(
         calibration_prompts=_calibration_prompts(export) if recipe.is_language_model else None,
         rounding=export.rounding if recipe.is_language_model else NEAREST,
         scaling=export.scaling if recipe.is_language_model else AUTO_SCALED,
+        target_bits=export.target_bits if recipe.is_language_model else None,
         group_size=export.group_size if _has_groups(recipe) else None,
         soc=export.soc if backend.socs else None,
         options=option_values(backend.options, export.options),

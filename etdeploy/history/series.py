@@ -55,6 +55,7 @@ SETTINGS: Mapping[str, Any] = {
     "export.calibration": None,
     "export.rounding": "nearest",
     "export.scaling": "auto",
+    "export.target_bits": None,
     "export.soc": "auto",
     "export.options": {},
     "export.rewrites": "auto",

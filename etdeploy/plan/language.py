@@ -57,6 +57,13 @@ def _choices(recipe: Recipe, generation: Generation | None) -> Iterator[Reasoned
         yield ReasonedChoice(name="rounding", value=GPTQ, reason=reason, by_hand=True)
     if recipe.export.quantization in SEARCHED_SCHEMES:
         yield from _scaling(recipe)
+    if recipe.export.target_bits is not None:
+        reason = (
+            "export.target_bits: the linear layers that lose the most in 4 bits for their size get "
+            "8; export.json lists them"
+        )
+        value = f"{recipe.export.target_bits:g} bits per weight on average"
+        yield ReasonedChoice(name="bits", value=value, reason=reason, by_hand=True)
     yield from _layout(recipe, generation)
     yield _path(recipe, generation)
     yield _attention(recipe, generation)

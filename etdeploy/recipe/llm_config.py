@@ -50,6 +50,8 @@ _FOR_ETDEPLOY = {
     "embeddings": "quantization.embedding_quantize",
     "calibration": "quantization.calibration_data",
     "rounding": "",
+    "scaling": "",
+    "target_bits": "",
     "options": "backend",
     "rewrites": "",
     "custom_ops": "export.so_library",

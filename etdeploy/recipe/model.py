@@ -440,6 +440,13 @@ class Export(Section):
     [language-models.md](language-models.md#awq) has figures. `auto` is `awq` where the model reads
     a text, its weights fit in memory and no adapter stays beside them, and otherwise `none`."""
 
+    target_bits: float | None = Field(default=None, ge=4, le=8)
+    """The most bits per weight, with their scales, on average over the linear layers of a language
+    model with 8da4w: those that lose the most in 4 bits for their size get 8. It chooses among all
+    layers but the output layer and those of `overrides`. Groups of 32 have 4.5 bits, of 64 4.25.
+    By default, the values of grouped-query attention get 8 bits.
+    [language-models.md](language-models.md#mixed-bits) has figures."""
+
     group_size: int = Field(default=DEFAULT_GROUP_SIZE, ge=32, le=4096, multiple_of=32)
     """8da4w, 16a4w_block and embeddings with 4w: the number of weights that share a scale. A
     multiple of 32, which XNNPACK needs to take the layer, and a divisor of the layer's input

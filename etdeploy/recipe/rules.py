@@ -27,6 +27,7 @@ from etdeploy.backends.schemes import (
     SEARCHED_SCHEMES,
     STATIC_SCHEMES,
     UNSCALED,
+    bits_in_groups,
 )
 from etdeploy.core.errors import EtdeployError
 from etdeploy.recipe.llm_config import contradictions
@@ -153,6 +154,7 @@ def export_rules(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
     ):
         yield "calibration", f"quantization {scheme!r} does not use calibration inputs"
     yield from _rounding_findings(section, scheme)
+    yield from _size_findings(section)
     yield from _embedding_findings(backend, scheme, section.get("embeddings"))
     yield from _group_findings(section, scheme)
     options = section.get("options")
@@ -187,15 +189,27 @@ def _rewrite_findings(backend: Backend | None, rewrites: object) -> Iterator[Rec
         )
 
 
-# Methods that read a text, by the key that names them, and what they do to 4-bit weights.
-_CALIBRATED = {"rounding": (GPTQ, "rounds"), "scaling": (AWQ, "scales the inputs of")}
+# Methods that read a text, by the key that names them, and what they do to 4-bit weights. A key
+# without the name of a method has a number.
+_CALIBRATED: Mapping[str, tuple[str | None, str]] = {
+    "rounding": (GPTQ, "rounds"),
+    "scaling": (AWQ, "scales the inputs of"),
+    "target_bits": (None, "chooses more bits for some of"),
+}
+
+
+def _calibrated_methods(export: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The methods that a section names: the key, the method in messages, and what it does."""
+    for key, (method, does) in _CALIBRATED.items():
+        value = export.get(key)
+        if value is not None and (method is None or value == method):
+            yield key, method or key, does
 
 
 def _rounding_findings(section: Mapping[str, Any], scheme: object) -> Iterator[RecipeFinding]:
-    for key, (method, does) in _CALIBRATED.items():
-        if section.get(key) != method:
-            continue
-        if not _schemes_in(section) & {*SEARCHED_SCHEMES}:
+    for key, method, does in _calibrated_methods(section):
+        schemes = {scheme} if key == "target_bits" else _schemes_in(section)
+        if not schemes & {*SEARCHED_SCHEMES}:
             those = " or ".join(map(repr, SEARCHED_SCHEMES))
             yield (
                 key,
@@ -208,6 +222,21 @@ def _rounding_findings(section: Mapping[str, Any], scheme: object) -> Iterator[R
                 f"{method} needs a text, and export.calibration is none; leave that out, or name "
                 "a file",
             )
+
+
+def _size_findings(section: Mapping[str, Any]) -> Iterator[RecipeFinding]:
+    target = section.get("target_bits")
+    size = section.get("group_size") or DEFAULT_GROUP_SIZE
+    if not (isinstance(target, float | int) and isinstance(size, int) and size >= 32):
+        return
+    if section.get("quantization") in SEARCHED_SCHEMES and target < (least := bits_in_groups(size)):
+        fits = next((s for s in (64, 128, 256) if s > size and bits_in_groups(s) <= target), None)
+        other = f", or export.group_size to {fits}" if fits else ""
+        yield (
+            "target_bits",
+            f"4-bit weights in groups of {size} have {least:g} bits with their scales, more than "
+            f"{target:g}; set export.target_bits to {least:g} or more{other}",
+        )
 
 
 def _embedding_findings(
@@ -565,8 +594,8 @@ def _findings_without_text(
         scheme = export.get("quantization")
         text = f"quantization {scheme!r} uses calibration for a language model only"
         yield "export.calibration", text
-    for key, (method, _) in _CALIBRATED.items():
-        if export.get(key) == method and searched:
+    for key, method, _ in _calibrated_methods(export):
+        if searched:
             yield f"export.{key}", f"{method} needs a text, which only a language model reads"
     if isinstance(export.get("calibration"), Mapping):
         text = "a language model reads texts and prompts; name a function that yields inputs"
@@ -582,6 +611,7 @@ _PROMPTED: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("export", "calibration", ("none",)),
     ("export", "rounding", (NEAREST,)),
     ("export", "scaling", (AUTO_SCALED, UNSCALED)),
+    ("export", "target_bits", ()),
     ("export.generation", "evaluate", ("none",)),
     ("export.generation", "window", ()),
     ("benchmark.generation", "prompt", ()),

@@ -128,6 +128,14 @@ def test_rounding_is_told_where_it_is_not_the_default() -> None:
     assert "export.rounding is gptq" in rounding.reason
 
 
+def test_a_number_of_bits_is_explained() -> None:
+    export = {"quantization": "8da4w", "target_bits": 5}
+    *_, bits, _, _ = language_choices(make_recipe(model={"hf": "m"}, export=export), None)
+    assert (bits.name, bits.value) == ("bits", "5 bits per weight on average")
+    assert bits.by_hand
+    assert "export.target_bits" in bits.reason
+
+
 @pytest.mark.parametrize(
     ("model", "export", "by_hand"),
     [

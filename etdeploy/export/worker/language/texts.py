@@ -39,7 +39,12 @@ from etdeploy.export.worker.language.forward import (
 )
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.tokenizer import stop_ids
-from etdeploy.export.worker.lowering.scales import FEWEST_TOKENS, Activations, Seen
+from etdeploy.export.worker.lowering.scales import (
+    FEWEST_TOKENS,
+    Activations,
+    Seen,
+    SeenGradients,
+)
 from etdeploy.program.generation import GenerationMethod, random_ids
 from etdeploy.recipe.paths import CALIBRATION
 
@@ -47,6 +52,8 @@ from etdeploy.recipe.paths import CALIBRATION
 _CALIBRATION_WINDOW = 512
 # Tokens whose logits tell whether a model computes as before.
 _TRIED_TOKENS = 8
+# Whose gradients tell how much each layer counts; what they need is all in memory at once.
+_DIFFERENTIATED_TOKENS = 512
 # Tokens that are read together, each from an empty cache.
 Parts = tuple[tuple[int, ...], ...]
 
@@ -325,6 +332,18 @@ def activations(spec: ExportSpec, loaded: LoadedModel, attention: str) -> Activa
     if not spec.reads_calibration:
         return Activations(origin="export.calibration is none")
     text = calibration_parts(spec, loaded)
+    found = _read(spec, loaded, attention, text)
+    if spec.target_bits is None:
+        return found
+    text = _enough(spec, text, "target_bits", "target_bits", "null")
+    text = replace(text, parts=_at_once(loaded.model, text.parts, _DIFFERENTIATED_TOKENS))
+    return replace(found, gradients=partial(read_for_gradients, loaded.model, attention, text))
+
+
+def _read(
+    spec: ExportSpec, loaded: LoadedModel, attention: str, text: TokenizedText | None
+) -> Activations:
+    """What searching scales, AWQ and GPTQ need of the text."""
     if _scales(spec, loaded, text):
         text = _enough(spec, text, "scaling", AWQ, UNSCALED)
         found = _measured(spec, loaded, attention, text)
@@ -402,11 +421,13 @@ def _enough(
 
 
 @contextmanager
-def _reading(model: Any, attention: str, text: TokenizedText) -> Iterator[None]:
+def _reading(
+    model: Any, attention: str, text: TokenizedText, *, gradients: bool = False
+) -> Iterator[None]:
     """For one call of the model with tokens of a text, whose states are dropped afterwards."""
     raised = describe_errors("calibration", f"the model raised when it read {text.file}:")
     try:
-        with torch.no_grad(), own_attention(model, attention), raised:
+        with torch.set_grad_enabled(gradients), own_attention(model, attention), raised:
             yield
     finally:
         if (own := own_state(model)) and own.kinds:
@@ -421,11 +442,11 @@ def _logits(model: Any, attention: str, text: TokenizedText) -> torch.Tensor:
     return logits
 
 
-def _at_once(model: Any, parts: Parts) -> Parts:
+def _at_once(model: Any, parts: Parts, most: int = MOST_READ) -> Parts:
     """What of a text is read in one call; in one part by a model with the states of one text."""
     if own_state(model):
-        return (tuple(token for part in parts for token in part)[:MOST_READ],)
-    return parts[: max(1, MOST_READ // max(map(len, parts)))]
+        return (tuple(token for part in parts for token in part)[:most],)
+    return parts[: max(1, most // max(map(len, parts)))]
 
 
 class _AllSeen(Exception):  # noqa: N818 - it ends a call that has done its work
@@ -473,6 +494,60 @@ def read_at_once(
     finally:
         for each in hooks:
             each.remove()
+
+
+def read_for_gradients(
+    model: Any,
+    attention: str,
+    text: TokenizedText,
+    wanted: Collection[torch.nn.Linear],
+    seen: SeenGradients,
+) -> int:
+    """Differentiates what a model predicts of a text; returns the number of its tokens.
+
+    `seen` is called for each call of the wanted layers that changes the logits, with the inputs,
+    and the gradients of its outputs: of the sum of -ln(probability) of tokens drawn from the
+    model's own distributions.
+    """
+    roots: list[torch.Tensor] = []
+    hooks = [_root_of_gradients(model.get_input_embeddings(), roots)]
+
+    def hook(
+        layer: torch.nn.Linear, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> None:
+        if output.requires_grad:
+            output.register_hook(
+                lambda gradient: seen(
+                    layer,
+                    inputs[0].detach().float().reshape(-1, layer.in_features),
+                    gradient.float().reshape(-1, layer.out_features),
+                )
+            )
+
+    hooks += [layer.register_forward_hook(hook) for layer in wanted]
+    generator = torch.Generator().manual_seed(_SEED)
+    try:
+        for part in text.parts:
+            with _reading(model, attention, text, gradients=True), experts_routed(model):
+                logits = model(input_ids=torch.tensor([part]), use_cache=False).logits[0].float()
+                drawn = logits.detach().softmax(-1).multinomial(1, generator=generator).flatten()
+                loss = torch.nn.functional.cross_entropy(logits, drawn, reduction="sum")
+                torch.autograd.grad(loss, roots)
+            roots.clear()
+    finally:
+        for each in hooks:
+            each.remove()
+    return text.tokens
+
+
+def _root_of_gradients(table: torch.nn.Module, roots: list[torch.Tensor]) -> Any:
+    """A hook that has what a table gives require gradients, whatever its weight does."""
+
+    def hook(_: torch.nn.Module, __: object, output: torch.Tensor) -> torch.Tensor:
+        roots.append(output.detach().requires_grad_())
+        return roots[-1]
+
+    return table.register_forward_hook(hook)
 
 
 def references(spec: ExportSpec, loaded: LoadedModel) -> References:

@@ -27,6 +27,7 @@ from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import WorkerError, describe_errors, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.awq import scale_inputs
+from etdeploy.export.worker.lowering.mixed_bits import by_role, candidate, choose, divergences
 from etdeploy.export.worker.lowering.overrides import first_match
 from etdeploy.export.worker.lowering.scales import (
     Activations,
@@ -163,10 +164,11 @@ def _sees_images(model: Any, layer: Layer[torch.nn.Linear]) -> bool:
 # group add up the error of the values that they share, and the layer is small: on
 # SmolLM2-135M-Instruct, 1.6 % of the file for a third of the KL divergence. A vision tower is small
 # beside its language model, which sees the image through it alone; that was not measured.
+_SHARED_VALUES = "the values of grouped-query attention"
 _FINER: Mapping[str, Callable[[Any, Layer[torch.nn.Linear]], bool]] = {
     "the output layer": _is_output_layer,
     "the vision tower": _sees_images,
-    "the values of grouped-query attention": _gives_shared_values,
+    _SHARED_VALUES: _gives_shared_values,
 }
 
 
@@ -213,6 +215,9 @@ def quantize_linears(
     again = [layer for layer in fitting if layer.name not in carried]
     activations, scaled = _scaled(sources, wishes, again, known, activations, files)
     yield from scaled
+    more, chosen_bits = _more_bits(spec.target_bits, wishes, again, activations)
+    wishes |= more
+    yield from chosen_bits
     if rounded is not None:
         own = [each for each in again if wishes[each.name].scheme == spec.quantization]
         rounded += (RoundedLayer(each.name, each.module, each.module.weight) for each in own)
@@ -264,6 +269,41 @@ def _scaled(
     return found, (note,)
 
 
+_CHOSEN = "what export.target_bits has room for"
+
+
+def _more_bits(
+    target_bits: float | None,
+    wishes: Mapping[str, LayerQuantization],
+    layers: Linears,
+    activations: Activations,
+) -> tuple[dict[str, LayerQuantization], tuple[str, ...]]:
+    """The layers that get 8 bits of those that match no override, and sentences for the user."""
+    if target_bits is None:
+        return {}, ()
+    groups = {
+        each: size
+        for each in layers
+        if (size := wishes[each.name].group_size) and wishes[each.name].pattern is None
+    }
+    if not groups:
+        return {}, ("export.target_bits has no layer to choose for.",)
+    found = divergences({each.module: size for each, size in groups.items()}, activations)
+    candidates = [
+        candidate(each.name, each.module, size, found.get(each.module, 0.0))
+        for each, size in groups.items()
+    ]
+    chosen = choose(candidates, target_bits)
+    of = f" of {count(len(candidates), 'linear layer')}"
+    note = (
+        f"{chosen.mean_bits:.2f} bits per weight on average{of}, with their scales: "
+        f"{by_role(chosen.finer, candidates) or 'none'} in 8 bits, which lose the most in 4 for "
+        f"their size by gradients on {activations.origin}."
+    )
+    more = LayerQuantization(EIGHT_BITS, None, finer=_CHOSEN)
+    return dict.fromkeys(chosen.finer, more), (note,)
+
+
 def _finer_parts(
     spec: ExportSpec,
     sources: Mapping[str, MethodSource],
@@ -283,6 +323,7 @@ def _finer_parts(
     parts = {
         layer.name: part
         for part, holds in _FINER.items()
+        if spec.target_bits is None or part != _SHARED_VALUES
         for layer in linears
         if layer.name not in fitting and holds(model, layer)
     }

@@ -48,6 +48,8 @@ FEWEST_TOKENS = 64
 _MOST_INPUTS = 16_384
 Seen = Callable[[torch.nn.Linear, torch.Tensor], None]
 """Takes a layer, which is about to compute, and its inputs, of shape (tokens, inputs)."""
+SeenGradients = Callable[[torch.nn.Linear, torch.Tensor, torch.Tensor], None]
+"""Takes a layer, its inputs, and gradients of shape (tokens, outputs)."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,15 @@ class Activations:
         read: For GPTQ: has the model read the text, in one call, up to the last of some layers. Of
             each, it tells the inputs, as layers give them that have been changed before.
         logits: For AWQ: those of the beginning of the text.
+        gradients: For mixed bits: has the model read the text, tells of some layers the inputs and
+            the gradients of outputs (`read_for_gradients`), and returns the number of tokens.
     """
 
     mean_squares: Mapping[int, torch.Tensor] = field(default_factory=dict)
     origin: str = ""
     read: Callable[[Collection[torch.nn.Linear], Seen], None] | None = None
     logits: Callable[[], torch.Tensor] | None = None
+    gradients: Callable[[Collection[torch.nn.Linear], SeenGradients], int] | None = None
 
 
 def all_quantized_in_groups(
