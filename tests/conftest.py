@@ -78,6 +78,8 @@ def strange_home(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) 
         for name in [*_FOREIGN, *(n for n in os.environ if n.startswith("XDG_"))]:
             patch.delenv(name, raising=False)
         patch.setenv("HOME", str(home))
+        if "PYTEST_XDIST_WORKER" in os.environ:  # threads of several exports wait for each other
+            patch.setenv("OMP_NUM_THREADS", "1")
         # No test reaches the user's iPhones.
         patch.setenv("USBMUXD_SOCKET_ADDRESS", str(home / "no-usbmuxd"))
         # It gets ExecuTorch's packages for other platforms, each once in a test run.

@@ -41,6 +41,7 @@ CPP = SUPPORT / "cpp_consumer"
 NAMES = {"inputs": ["image", "class"], "expected": ["picked", "next", "rows"]}
 
 
+@pytest.mark.nightly
 def test_an_android_app_uses_two_libraries(
     tools: Tools, programs: Path, text_programs: Path, tmp_path: Path
 ) -> None:

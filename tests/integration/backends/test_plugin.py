@@ -12,6 +12,7 @@ from tests.support.documented_package import lay_out_package
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.nightly
 def test_a_backend_of_another_package_runs_and_an_upgrade_counts(tmp_path: Path) -> None:
     package = lay_out_package(tmp_path / "site")
     cli = Cli(tmp_path / "cache", tmp_path, {"PYTHONPATH": str(package)})

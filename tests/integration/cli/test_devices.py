@@ -119,6 +119,7 @@ def test_an_arm64_board_runs_the_cross_built_runner(
     assert not board.kept.exists()
 
 
+@pytest.mark.nightly
 @needs_cross
 def test_an_arm64_board_without_a_c_library_runs_the_portable_runner(
     cli: Cli, make_arm64_board: MakeArm64Board
@@ -135,6 +136,7 @@ def test_an_arm64_board_without_a_c_library_runs_the_portable_runner(
     assert all(o["within_tolerance"] for o in record["workload"]["outputs"])
 
 
+@pytest.mark.nightly
 def test_an_x86_64_android_device_runs_the_portable_runner(
     cli: Cli,
     android_x86_64: AndroidRoot,  # noqa: F811

@@ -103,6 +103,7 @@ def test_a_changed_benchmark_section_measures_again_and_nothing_else(cli: Cli) -
         assert f"{name:<10} up to date" in result.stderr
 
 
+@pytest.mark.nightly
 def test_an_upgrade_of_etdeploy_takes_no_plan_or_runner_of_older_rules(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_plan_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "etdeploy-out").exists()
 
 
+@pytest.mark.nightly
 def test_a_damaged_cache_is_noticed_and_mended(cli: Cli) -> None:
     quantized = ("--recipe", cli.recipe(MLP), *QUANTIZED)
     cli.ok("run", *quantized)

@@ -29,6 +29,7 @@ def cli(export_workspace: Workspace, tmp_path: Path) -> Cli:  # noqa: F811
     return Cli(export_workspace.root, tmp_path, {})
 
 
+@pytest.mark.nightly
 def test_a_locked_recipe_is_reproduced_until_its_model_changes(cli: Cli, tmp_path: Path) -> None:
     told = cli.ok("lock", "-r", "r.yaml", "-t", "android-arm64", "--json").json
     assert told["path"] == str(tmp_path / "r.lock")

@@ -182,6 +182,7 @@ def test_what_is_refused_is_told_before_the_others_run(cli: Cli, all_six: CliRes
     assert "bench" not in stopped.stderr
 
 
+@pytest.mark.nightly
 def test_two_runs_with_the_recipes_in_another_order_do_not_block_each_other(
     cli: Cli, all_six: CliResult
 ) -> None:
@@ -193,6 +194,7 @@ def test_two_runs_with_the_recipes_in_another_order_do_not_block_each_other(
         assert len(json.loads(stdout)) == 6
 
 
+@pytest.mark.nightly
 def test_a_phone_by_two_names_is_measured_once(
     shared_cache: Path,
     folder: Path,

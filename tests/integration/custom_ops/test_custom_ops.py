@@ -122,6 +122,7 @@ def test_the_example_gives_the_outputs_of_pytorch(device: str, cli: Cli) -> None
     assert record["device"]["facts"]["name"] == device
 
 
+@pytest.mark.nightly
 def test_several_results_and_arguments_of_several_types(cli: Cli) -> None:
     bounds = DATA / "bounds"
     recipe = cli.recipe(
@@ -363,6 +364,7 @@ def test_a_library_registers_operators(tmp_path: Path) -> None:
     assert program_key(spec, workspace) is None
 
 
+@pytest.mark.nightly
 def test_a_change_of_the_python_file_exports_again(cli: Cli) -> None:
     shutil.copytree(EXAMPLE, cli.folder / "p")
     recipe = str(cli.folder / "p" / "recipe.yaml")

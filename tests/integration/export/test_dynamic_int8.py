@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from etdeploy.program.folder import load_provenance
 from tests.support.export import ROOT, Exporter, export_workspace, exported, run_exported
 
@@ -12,6 +14,7 @@ __all__ = ["export_workspace", "exported"]
 MODEL = ROOT / "tests/data/export/dynamic_int8.py"
 
 
+@pytest.mark.nightly
 def test_convolutions_take_what_was_quantized_for_them(exported: Exporter) -> None:
     export = {"backend": "xnnpack", "quantization": "int8_dynamic"}
     folder = Path(exported({"model": {"python": f"{MODEL}:make"}, "export": export}).folder)

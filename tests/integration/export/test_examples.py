@@ -22,8 +22,8 @@ from tests.support.export import (
 
 pytestmark = pytest.mark.integration
 
-# Exports of convolutions take longest.
-_SMOKE = ("mlp", "transformer")
+# What lowers to other backends has tests of its own.
+_SMOKE, _SMOKE_BACKENDS = ("mlp",), ("vulkan-8da4w", "coreml")
 EXAMPLES = nightly_except(SMALL, *_SMOKE)
 SCHEMES = ("none", "int8_static", "int8_dynamic", "8da4w")
 
@@ -45,24 +45,27 @@ class Exported:
     distances: dict[str, list[dict[str, Any]]]
 
 
-def _recipes(examples: Iterable[str]) -> dict[str, dict[str, Any]]:
+def _recipes(examples: Iterable[str], backends: Iterable[str]) -> dict[str, dict[str, Any]]:
     recipes = {}
     for name in examples:
         model = {"example": name, "arguments": SMALL[name]}
         recipes[f"{name}-portable"] = {"model": model, "export": {"backend": "portable"}}
         for scheme in SCHEMES:
             recipes[f"{name}-{scheme}"] = {"model": model, "export": {"quantization": scheme}}
-    mlp = {"example": "mlp", "arguments": SMALL["mlp"]}
-    convnet = {"example": "convnet", "arguments": SMALL["convnet"]}
+    mlp, convnet, transformer = (
+        {"example": name, "arguments": SMALL[name]} for name in ("mlp", "convnet", "transformer")
+    )
     # The last layer of the mlp has 10 outputs, which are not a multiple of 4.
     for name, model, backend, scheme in (
         ("convnet-8da4w", convnet, "xnnpack", "8da4w"),
+        ("transformer-none", transformer, "xnnpack", "none"),
         ("vulkan", mlp, "vulkan", "fp16"),
         ("vulkan-8da4w", mlp, "vulkan", "8da4w"),
         ("vulkan-int8_static", convnet, "vulkan", "int8_static"),
         ("coreml", mlp, "coreml", "fp16"),
     ):
-        recipes[name] = {"model": model, "export": {"backend": backend, "quantization": scheme}}
+        if backend == "xnnpack" or name in backends:
+            recipes[name] = {"model": model, "export": {"backend": backend, "quantization": scheme}}
     return recipes
 
 
@@ -72,7 +75,8 @@ def all_exported(
 ) -> Exported:
     examples = sorted(selected(request, "example") | set(_SMOKE))
     root = tmp_path_factory.mktemp("examples")
-    specs = {name: spec_of(recipe) for name, recipe in _recipes(examples).items()}
+    backends = selected(request, "backend") | set(_SMOKE_BACKENDS)
+    specs = {name: spec_of(recipe) for name, recipe in _recipes(examples, backends).items()}
     assert_exported(root, specs)
     runnable = [name for name in specs if not name.startswith(("vulkan", "coreml"))]
     return Exported({name: root / name for name in specs}, run_exported(root, runnable))
@@ -180,17 +184,11 @@ def test_notes_say_what_a_user_should_know(all_exported: Exported) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "identity"),
-    [
-        ("vulkan", "VulkanBackend"),
-        ("vulkan-8da4w", "VulkanBackend"),
-        ("vulkan-int8_static", "VulkanBackend"),
-        ("coreml", "CoreMLBackend"),
-    ],
+    "backend",
+    nightly_except(("vulkan", "vulkan-8da4w", "vulkan-int8_static", "coreml"), *_SMOKE_BACKENDS),
 )
-def test_other_backends_lower_without_their_device(
-    all_exported: Exported, backend: str, identity: str
-) -> None:
+def test_other_backends_lower_without_their_device(all_exported: Exported, backend: str) -> None:
+    identity = "CoreMLBackend" if backend == "coreml" else "VulkanBackend"
     program = inspect_file(all_exported.folders[backend] / "program.pte")
     assert program.backend_ids == (identity,)
     assert (

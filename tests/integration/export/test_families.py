@@ -83,6 +83,7 @@ def test_without_delegates_all_experts_are_computed(found: dict[str, dict[str, A
     assert found["llama3"]["notes"] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(
     host_target().name != "linux-x86_64" or not (shutil.which("aarch64-linux-gnu-g++") and _QEMU),
     reason="needs Linux x86_64, g++-aarch64-linux-gnu and qemu-user-static",

@@ -173,6 +173,7 @@ def test_attention_is_told_from_a_softmax_alone() -> None:
     assert run_python("-c", _ATTENTION).split()[-2:] == ["True", "False"]
 
 
+@pytest.mark.nightly
 def test_the_quantizer_observes_only_what_it_can_and_is_named_where_it_fails() -> None:
     load = "import importlib.util as u; s = u.spec_from_file_location('openvino_models', "
     load += f"{str(MODELS)!r}); m = u.module_from_spec(s); s.loader.exec_module(m); "

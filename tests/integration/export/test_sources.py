@@ -236,6 +236,7 @@ def test_images_that_are_by_pixel_on_purpose_stay_so(exports: Exports, name: str
     assert "image.contiguous()" in note
 
 
+@pytest.mark.nightly
 def test_steps_of_recurrent_layers_are_counted_before_they_are_unrolled() -> None:
     code = """
 import torch

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
 SHORT = ("--set", "benchmark.memory=false", "--set", "benchmark.profile=false", "--runs", "1")
 # Others are for the night.
-_OFTEN = ("vit",)
+_OFTEN = ("minilm",)
 _TIMM = ("resnet18", "mobilenetv3_small_050", "vit_tiny_patch16_224", "convnext_femto")
 _TEXTS, _HEARING = ("bert", "minilm", "roberta", "modernbert", "deberta"), ("wav2vec2", "ast")
 _FAMILIES = (

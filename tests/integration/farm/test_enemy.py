@@ -226,6 +226,7 @@ def reachable_machine() -> Iterator[OtherMachine]:
         yield machine
 
 
+@pytest.mark.nightly
 def test_a_disk_that_is_full_in_the_middle_of_a_night(cli: Cli, tmp_path: Path) -> None:
     (cli.folder / "farm.yaml").write_text(
         "recipes: [mlp.yaml]\ndevices: {here: {name: host}}\nrepeats: 4\nresults: ../disk/results\n"

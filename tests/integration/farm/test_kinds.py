@@ -52,6 +52,7 @@ def iphone(tmp_path: Path) -> Iterator[IosPhone]:
         yield phone
 
 
+@pytest.mark.nightly
 def test_a_night_on_devices_of_every_kind(
     make_android: MakeAndroid,  # noqa: F811
     adb_server: AdbServer,  # noqa: F811

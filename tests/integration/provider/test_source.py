@@ -134,6 +134,7 @@ def test_a_changed_checkout_is_built_again_and_an_equal_one_is_not(
 # --- what is linked and compiled
 
 
+@pytest.mark.nightly
 def test_registrations_are_kept_and_what_is_not_linked_is_not_compiled(
     builds: SourceBuilds,
 ) -> None:
@@ -147,6 +148,7 @@ def test_registrations_are_kept_and_what_is_not_linked_is_not_compiled(
     assert not list(builds.source.rglob("*.a"))
 
 
+@pytest.mark.nightly
 def test_flatccs_library_stays_out_of_the_source_tree(builds: SourceBuilds) -> None:
     before = revision(builds.source)
     builds.build(builds.plan(profile=True), "tracer")
@@ -234,6 +236,7 @@ def test_etdeploys_own_kernels_are_compiled_into_a_build_from_source(builds: Sou
     assert set(operators[1:]) <= set(built.operators)
 
 
+@pytest.mark.nightly
 def test_another_compiler_by_hand_is_not_taken_for_the_last_one(
     builds: SourceBuilds, tmp_path: Path
 ) -> None:
@@ -438,6 +441,7 @@ def _repository(folder: Path, version: str = "1.5.1") -> Path:
     return repository
 
 
+@pytest.mark.nightly
 def test_a_release_is_cloned_with_just_its_submodules_and_built(
     export_workspace: Workspace,  # noqa: F811
     tmp_path: Path,
@@ -787,6 +791,7 @@ def _for_this_machine(plan: RuntimePlan) -> RuntimePlan:
     return plan.model_copy(update={"blockers": ()})
 
 
+@pytest.mark.nightly
 def test_qnns_profiler_is_off_where_nothing_is_traced(builds: SourceBuilds, tmp_path: Path) -> None:
     runner = builds.build(_for_this_machine(builds.plan(program=_QNN, profile=True)), "qnn")
     assert "QnnBackend" in runner.backends

@@ -18,6 +18,7 @@ benchmark: {iterations: 1, warmup: 0, profile: false, memory: false}
 """
 
 
+@pytest.mark.nightly
 def test_the_outputs_are_those_of_weights_inside(
     export_workspace: Workspace,  # noqa: F811
     tmp_path: Path,

@@ -202,6 +202,7 @@ def test_a_mistake_in_the_code_is_told_with_its_line(shop: tuple[Workshop, Built
     assert again.told == []
 
 
+@pytest.mark.nightly
 def test_java_beside_kotlin_is_compiled(shop: tuple[Workshop, BuiltApp]) -> None:
     again, _ = shop
     folder = again.project / "app/src/main/java/org/example/convnet"
@@ -216,6 +217,7 @@ def test_java_beside_kotlin_is_compiled(shop: tuple[Workshop, BuiltApp]) -> None
         assert b"said by Java" in archive.read("classes.dex")
 
 
+@pytest.mark.nightly
 def test_libraries_that_are_opened_by_path_are_extracted_by_the_installer(
     shop: tuple[Workshop, BuiltApp],
 ) -> None:

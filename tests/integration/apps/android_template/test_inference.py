@@ -205,6 +205,7 @@ def test_a_second_start_is_told_that_the_first_goes_on(screens: dict[str, Screen
     assert screens["busy"].envelope["run_id"] == "busy"
 
 
+@pytest.mark.nightly
 def test_without_its_library_the_app_says_so(
     tools: Tools, inference_app: App, screens: dict[str, Screen], tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ def test_calibration_inputs_set_the_ranges_or_are_refused(compiler: None, tmp_pa
     assert 9 / 255 < wide["step"] < 11 / 255
 
 
+@pytest.mark.nightly
 def test_what_the_htp_would_get_wrong_is_right_in_the_simulator(
     compiler: None, export_workspace: Workspace, tmp_path: Path
 ) -> None:
