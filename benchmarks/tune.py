@@ -219,7 +219,10 @@ SOURCES = {
     "mobilenet": "benchmarks/programs_models.py:mobilenet_v3_large",
 }
 # Small enough to be measured whole.
-SMALLER = ("export.group_size", "export.overrides", "export.rounding", "export.embeddings")
+SMALLER = (
+    "export.group_size", "export.overrides", "export.rounding", "export.target_bits",
+    "export.embeddings",
+)  # fmt: skip
 
 
 def real(models: Sequence[str], budget_s: float, folder: Path, *, exhaustive: bool) -> bool:

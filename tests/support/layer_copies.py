@@ -36,7 +36,7 @@ from tests.support.language_models import spread_model
 class Layered:
     """A family with its number of layers, and how it is exported.
 
-    `changed` sets an attribute of one layer's attention.
+    `changed` sets an attribute of one layer's attention; `finer` are modules in 8 bits.
     """
 
     kind: str
@@ -50,6 +50,7 @@ class Layered:
     bits: int = 32
     methods: tuple[str, ...] = ("decode",)
     changed: tuple[int, str, Any] | None = None
+    finer: tuple[str, ...] = ()
 
 
 def _family(name: str, layers: int, config: dict[str, Any] | None = None, **given: Any) -> Layered:
@@ -77,6 +78,11 @@ MODELS = {
     "llama-floats": Layered("Llama", 4, scheme="none"),
     "llama-int8": Layered("Llama", 4, bits=8, methods=_BOTH),
     "llama-8da8w": Layered("Llama", 4, {"tie_word_embeddings": True}, scheme="8da8w"),
+    # Two layers differ from the others alike, one alone, in their weights.
+    "llama-mixed": Layered(
+        "Llama", 8, methods=_BOTH,
+        finer=("*.2.self_attn.k_proj", "*.5.self_attn.k_proj", "*.4.mlp.down_proj"),
+    ),
     "llama-changed": Layered("Llama", 4, {"head_dim": 16}, changed=(3, "scaling", 0.5)),
     "gemma3": Layered("Gemma3Text", 7, _GEMMA, methods=_BOTH),
     "gemma3-plain": Layered("Gemma3Text", 7, _GEMMA, path="plain"),
@@ -115,7 +121,11 @@ def both_ways(model: Layered) -> dict[str, Any]:
     if model.changed:
         layer, name, value = model.changed
         setattr(made.model.layers[layer].self_attn, name, value)
-    export = {"quantization": model.scheme, "generation": {"context": model.context}}
+    export = {
+        "quantization": model.scheme,
+        "overrides": dict.fromkeys(model.finer, "8da8w"),
+        "generation": {"context": model.context},
+    }
     spec = spec_of({"model": {"hf": "org/model"}, "export": export})
     sources = generation_sources(
         made,

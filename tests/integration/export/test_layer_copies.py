@@ -22,6 +22,7 @@ CHOSEN = {
     "llama-floats": _ALIKE,
     "llama-int8": _ALIKE,
     "llama-8da8w": _ALIKE,
+    "llama-mixed": [0, 1, 2, 3, 4, 5],
     "gemma3": [0, 1, 2, 3, 5],
     "gemma3-plain": [0, 1, 2, 3, 5],
     "gemma2": _TWO_KINDS,

@@ -119,7 +119,6 @@ def test_a_number_of_bits_says_which_layers_have_8(found: dict[str, Any]) -> Non
     mean, _, rest = bits.partition(" bits per weight on average of 6 linear layers")
     assert 5 < float(mean) <= 5.5
     assert " in 8 bits" in rest
-    assert "text.txt" in rest
     assert "q_proj" not in rest
     assert coverage.startswith("8da4w quantized ")
     assert "*.q_proj with 8da4w (1 linear layer)" in override

@@ -57,6 +57,15 @@ def test_of_each_kind_two_layers_are_traced() -> None:
     assert set(found.twins) == {(1, 2), (3, 4)}
 
 
+def test_a_layer_with_weights_of_its_own_kind_stands_for_itself() -> None:
+    module = made()
+    weight = module.model.model.layers[3].mlp.up_proj.weight
+    module.model.model.layers[3].mlp.up_proj.weight = torch.nn.Parameter(weight.half())
+    assert layer_template(module) == LayerTemplate(
+        "model.model.layers", (0, 1, 2, 3), (0, 1, 2, 3, 1, 1), ((1, 2),)
+    )
+
+
 @pytest.mark.parametrize("layers", [1, 3])
 def test_nothing_is_gained_with_few_layers(layers: int) -> None:
     assert layer_template(made(layers)) is None

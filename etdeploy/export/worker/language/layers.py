@@ -19,8 +19,9 @@ from etdeploy.export.worker.language.cache import CachePrefixMethod
 
 # What a layer of transformers calls its own number.
 _NUMBERS = frozenset({"layer_idx", "layer_id", "layer_index", "layer_number", "idx"})
-# Modules are looked at one by one; the other is a note of transformers' loading.
-_NOT_IN_GRAPH = frozenset({"_modules", "_is_hf_initialized"})
+# Modules are looked at one by one; the others are a note of transformers' loading, and what torchao
+# prints of a quantized layer.
+_NOT_IN_GRAPH = frozenset({"_modules", "_is_hf_initialized", "extra_repr"})
 _SIMPLE = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device, type)
 
 
@@ -36,7 +37,8 @@ class LayerTemplate:
         path: Of the list of layers in the method's module.
         chosen: The layers that are traced, by their numbers in the model.
         copied: For each layer of the model, the place in `chosen` of the one that it is like.
-        twins: Places in `chosen` of layers that are alike.
+        twins: Places in `chosen` of layers that are alike. A layer whose weights are quantized as
+            no other's has none, and no copies.
     """
 
     path: str
@@ -114,14 +116,24 @@ def layer_template(module: torch.nn.Module) -> LayerTemplate | None:
     pairs = [of_kind[:2] for of_kind in kinds.values()]
     chosen = tuple(sorted({0, *(number for pair in pairs for number in pair)}))
     usual = max(kinds.values(), key=len)[0]
-    if alone := next((n for n, *others in pairs if not others and n != usual), None):
-        raise UnlikeLayersError(_difference(alone, looks[alone], usual, looks[usual]))
+    for number in (n for n, *others in pairs if not others and n != usual):
+        if not _differs_in_weights(layers[number], looks[number], looks[usual]):
+            raise UnlikeLayersError(_difference(number, looks[number], usual, looks[usual]))
     if len(chosen) == total:
         return None
     place = {layer: i for i, layer in enumerate(chosen)}
     like = {number: of_kind[0] for of_kind in kinds.values() for number in of_kind}
     copied = tuple(place.get(number, place[like.get(number, 0)]) for number in range(total))
-    return LayerTemplate(path, chosen, copied, tuple((place[a], place[b]) for a, b in pairs))
+    twins = tuple((place[a], place[b]) for a, *others in pairs for b in others)
+    return LayerTemplate(path, chosen, copied, twins)
+
+
+def _differs_in_weights(
+    layer: torch.nn.Module, look: Mapping[str, Any], other: Mapping[str, Any]
+) -> bool:
+    """Whether a layer is another's but for how its weights are quantized: it stands for itself."""
+    weights = {name for name, _ in layer.named_parameters()}
+    return all(name in weights or look.get(name) == other.get(name) for name in {*look, *other})
 
 
 def _list_of_layers(module: torch.nn.Module, total: int) -> tuple[str, Sequence[Any]]:

@@ -298,7 +298,7 @@ def _more_bits(
     note = (
         f"{chosen.mean_bits:.2f} bits per weight on average{of}, with their scales: "
         f"{by_role(chosen.finer, candidates) or 'none'} in 8 bits, which lose the most in 4 for "
-        f"their size by gradients on {activations.origin}."
+        "their size by gradients on the calibration text."
     )
     more = LayerQuantization(EIGHT_BITS, None, finer=_CHOSEN)
     return dict.fromkeys(chosen.finer, more), (note,)
