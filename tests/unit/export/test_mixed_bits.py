@@ -122,7 +122,7 @@ def test_gradients_tell_what_4_bits_in_a_layer_cost(trained: bool) -> None:
     assert found.keys() == {model.inner, model.outer}
     for layer, estimated in found.items():
         measured = divergence(model, layer, torch.tensor(parts[:1]))
-        assert estimated == pytest.approx(measured, rel=0.25)
+        assert estimated == pytest.approx(measured, rel=0.35)
     assert all(p.grad is None for p in model.parameters())
     assert not model.inner._forward_hooks
     assert not model.table._forward_hooks

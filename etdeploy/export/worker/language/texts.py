@@ -52,8 +52,8 @@ from etdeploy.recipe.paths import CALIBRATION
 _CALIBRATION_WINDOW = 512
 # Tokens whose logits tell whether a model computes as before.
 _TRIED_TOKENS = 8
-# Whose gradients tell how much each layer counts; what they need is all in memory at once.
-_DIFFERENTIATED_TOKENS = 512
+# Whose gradients tell how much each layer counts.
+_DIFFERENTIATED_TOKENS = 1024
 # Tokens that are read together, each from an empty cache.
 Parts = tuple[tuple[int, ...], ...]
 

@@ -3,9 +3,11 @@
 A layer counts by the KL divergence that rounding its weight causes. For small changes, that is half
 their quadratic form with the Fisher information, the mean outer product of gradients of
 -log(probability) for tokens drawn from the model's own distribution (Martens,
-https://arxiv.org/abs/1412.1193, section 5). With rounding errors of outputs and tokens that vary
-independently, its diagonal is enough: the squared gradient of each output of a layer times the
-squared error there. One backward pass gives those of all layers.
+https://arxiv.org/abs/1412.1193, section 5). One backward pass gives the gradients of all layers'
+outputs. Of each output, its error times its gradient is summed over the tokens, since errors that
+many tokens see through attention add up, and squared. Errors of different outputs are rounded
+independently, so products of theirs are left out, and the mean over outputs replaces one over many
+draws.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from typing import Any
 import torch
 
 from etdeploy.backends.schemes import bits_in_groups
-from etdeploy.export.worker.lowering.scales import Activations, quantized_in_groups
+from etdeploy.export.worker.lowering.scales import (
+    FEW_FACTORS,
+    Activations,
+    quantized_in_groups,
+)
 
 _BITS_OF_OUTPUT_SCALE = 32
 
@@ -92,9 +98,9 @@ def divergences(
 
     def seen(layer: torch.nn.Linear, inputs: torch.Tensor, gradients: torch.Tensor) -> None:
         squares = activations.mean_squares.get(id(layer))
-        rounded: Any = quantized_in_groups(layer.weight, group_sizes[layer], squares)
+        rounded: Any = quantized_in_groups(layer.weight, group_sizes[layer], squares, FEW_FACTORS)
         error = inputs @ (rounded.dequantize() - layer.weight.detach().float()).T
-        found[layer] = found.get(layer, 0.0) + float((error * gradients).square().sum()) / 2
+        found[layer] = found.get(layer, 0.0) + float((error * gradients).sum(0).square().sum()) / 2
 
     tokens = activations.gradients(group_sizes.keys(), seen)
     return {layer: total / tokens for layer, total in found.items()}

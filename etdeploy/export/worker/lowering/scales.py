@@ -25,7 +25,7 @@ _LOW, _HIGH = -8, 7
 # Factors of the smallest scale that clips nothing.
 _FACTORS = tuple(percent / 100 for percent in range(70, 112, 2))
 # Enough of them to compare errors.
-_FEW_FACTORS = _FACTORS[::4]
+FEW_FACTORS = _FACTORS[::4]
 _FEW_ROWS = 256
 # Of a group of zeros: XNNPACK loads no program with a scale that is not positive.
 _SMALLEST = 1e-8
@@ -108,12 +108,15 @@ def on_threads(compute: Callable[..., Made], *arguments: Sequence[Any]) -> list[
 
 
 def quantized_in_groups(
-    weight: torch.Tensor, group_size: int, mean_squares: torch.Tensor | None
+    weight: torch.Tensor,
+    group_size: int,
+    mean_squares: torch.Tensor | None,
+    factors: Sequence[float] = (),
 ) -> Any:
     """The weight of a linear layer in 4 bits, with 8-bit dynamic activations; torchao's tensor."""
     outputs, inputs = weight.shape
     importance = relative_importance(mean_squares, inputs).reshape(1, -1, group_size)
-    parts = [_searched(groups, importance) for groups in _in_parts(weight, group_size)]
+    parts = [_searched(groups, importance, factors) for groups in _in_parts(weight, group_size)]
     scales = torch.cat([scale for scale, _ in parts]).reshape(outputs, -1)
     values = torch.cat([values for _, values in parts]).reshape(outputs, inputs)
     return _as_tensor(values, scales, group_size)
@@ -140,7 +143,7 @@ def rounding_error(
     importance = relative_importance(mean_squares, inputs).reshape(1, -1, group_size)
     squares, total = mean_squares.reshape(1, -1, group_size), 0.0
     for groups in _in_parts(weight[::step], group_size, factor):
-        scale, values = _searched(groups, importance, _FEW_FACTORS)
+        scale, values = _searched(groups, importance, FEW_FACTORS)
         total += float((values * scale).sub_(groups).square_().mul_(squares).sum())
     return total * step
 
