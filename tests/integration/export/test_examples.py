@@ -46,9 +46,9 @@ class Exported:
 
 
 def _recipes(examples: Iterable[str], backends: Iterable[str]) -> dict[str, dict[str, Any]]:
-    recipes = {}
+    recipes: dict[str, dict[str, Any]] = {}
     for name in examples:
-        model = {"example": name, "arguments": SMALL[name]}
+        model: dict[str, Any] = {"example": name, "arguments": SMALL[name]}
         recipes[f"{name}-portable"] = {"model": model, "export": {"backend": "portable"}}
         for scheme in SCHEMES:
             recipes[f"{name}-{scheme}"] = {"model": model, "export": {"quantization": scheme}}
