@@ -74,7 +74,7 @@ def test_a_language_model_has_its_own_keys() -> None:
     keys = {knob.key for knob in space.knobs}
     assert {"export.generation.cache", "export.generation.attention", "export.rounding"} <= keys
     bits = {dict(c.changes).get("export.target_bits") for c in space.candidates}
-    assert bits == {None, 4.8, 5.5}
+    assert bits == {None, 5, 5.5}
     schemes = {dict(c.changes).get("export.quantization", "8da4w") for c in space.candidates}
     assert schemes == {"8da4w", "8da8w", "none", "int8_dynamic"}
     # Only the kernel reads keys and values of less than 32 bits.

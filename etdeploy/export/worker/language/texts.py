@@ -532,7 +532,7 @@ def read_for_gradients(
                 logits = model(input_ids=torch.tensor([part]), use_cache=False).logits[0].float()
                 drawn = logits.detach().softmax(-1).multinomial(1, generator=generator).flatten()
                 loss = torch.nn.functional.cross_entropy(logits, drawn, reduction="sum")
-                torch.autograd.grad(loss, roots)
+                torch.autograd.grad(loss, roots, allow_unused=True)
             roots.clear()
     finally:
         for each in hooks:
@@ -545,7 +545,7 @@ def _root_of_gradients(table: torch.nn.Module, roots: list[torch.Tensor]) -> Any
 
     def hook(_: torch.nn.Module, __: object, output: torch.Tensor) -> torch.Tensor:
         roots.append(output.detach().requires_grad_())
-        return roots[-1]
+        return roots[-1].clone()  # which may be changed in place
 
     return table.register_forward_hook(hook)
 
