@@ -21,7 +21,8 @@ from etdeploy.tune.metrics import (
     Figures,
     breaches,
 )
-from etdeploy.tune.space import Combination, Knob, LeftOut
+from etdeploy.tune.search import NOT_APPLICABLE
+from etdeploy.tune.space import Combination, Knob, LeftOut, plain_feature
 from etdeploy.tune.tuner import Tuned
 
 # What the front is about, besides the objective.
@@ -232,7 +233,7 @@ def _claims(tuned: Tuned) -> Iterator[Claim]:
     for place, knob in enumerate(tuned.space.knobs):
         values = dict.fromkeys(c.features[place] for c in tuned.space.candidates)
         for value in values:
-            if value not in (own[place], "-"):
+            if value not in (own[place], NOT_APPLICABLE):
                 yield _claim(tuned, knob.key, place, tuned.best, value)
 
 
@@ -242,8 +243,8 @@ def _claim(tuned: Tuned, key: str, place: int, best: int, other: str) -> Claim:
     found = _controlled_pair(tuned, place, best, other)
     claim = Claim(
         key=key,
-        value=own.strip('"'),
-        other=other.strip('"'),
+        value=plain_feature(own),
+        other=plain_feature(other),
         ratio=None,
         verdict=Verdict.NOT_COMPARABLE,
         reason="" if found else _why_excluded(tuned, place, best, other),
@@ -277,7 +278,7 @@ def _controlled_pair(tuned: Tuned, place: int, best: int, other: str) -> tuple[i
         for b in measured
         if candidates[b].features[place] == other
         and all(
-            i == place or x == y or "-" in (x, y)
+            i == place or x == y or NOT_APPLICABLE in (x, y)
             for i, (x, y) in enumerate(
                 zip(candidates[a].features, candidates[b].features, strict=True)
             )

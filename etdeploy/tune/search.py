@@ -18,6 +18,8 @@ from statistics import NormalDist
 from etdeploy.core.values import StrEnum
 from etdeploy.tune.model import Posterior, SessionSample, fit, spread_of_starts
 
+NOT_APPLICABLE = "-"
+"""The value of a knob that does not apply to a combination."""
 # Combinations of one session, besides the best so far.
 BATCH = 4
 # Smaller differences are not measurable in the time of a search.
@@ -187,13 +189,13 @@ def _first(points: Sequence[Point], known: Knowledge) -> Proposal | Finished:
 
 
 def _apart(a: Sequence[str], b: Sequence[str]) -> tuple[int, int]:
-    """How many values differ, and the first knob that does: the first ones matter most."""
-    places = [place for place, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+    """How many values differ, and the first knob that does: the first ones matter most.
+
+    A knob that does not apply to one of the two follows from another value.
+    """
+    pairs = enumerate(zip(a, b, strict=True))
+    places = [place for place, (x, y) in pairs if x != y and NOT_APPLICABLE not in (x, y)]
     return len(places), places[0] if places else 0
-
-
-def _distance(a: Sequence[str], b: Sequence[str]) -> int:
-    return sum(x != y for x, y in zip(a, b, strict=True))
 
 
 def _with_best(ranking: Ranking, chosen: Iterable[int]) -> tuple[int, ...]:
@@ -279,7 +281,7 @@ def _neighbors(
     if ranking.best is None:
         return []
     own = points[ranking.best].features
-    near = [i for i in affordable if _distance(points[i].features, own) == 1]
+    near = [i for i in affordable if _apart(points[i].features, own)[0] == 1]
     gains = _gains(ranking, near, _odds(points, known), _LEAST_CHANCE_OF_NEIGHBOR)
     return _best_rate(points, known, gains) if gains else []
 

@@ -30,7 +30,7 @@ from etdeploy.recipe.document import parse_value
 from etdeploy.recipe.model import Recipe
 from etdeploy.targets.platforms import Target
 from etdeploy.tune.metrics import PEAK_MEMORY, PERPLEXITY, SIZE, TTFT
-from etdeploy.tune.search import Point
+from etdeploy.tune.search import NOT_APPLICABLE, Point
 
 BACKEND, SCHEME, GROUPS = "export.backend", "export.quantization", "export.group_size"
 REWRITES, OVERRIDES, ROUNDING = "export.rewrites", "export.overrides", "export.rounding"
@@ -86,7 +86,7 @@ class Combination:
 
     Attributes:
         changes: What differs from the recipe, in the order of the knobs; None for the default.
-        features: The value of each knob as text; a dash where the knob does not apply.
+        features: The value of each knob as text; NOT_APPLICABLE where the knob does not apply.
         program: Of its changes those that need another export or build, as JSON.
     """
 
@@ -420,7 +420,8 @@ def _with_runs(
     program = canonical(_changes(subject, chosen))
     for values in itertools.product(*(knob.values for knob in at_run)):
         whole = {**chosen, **dict(zip((knob.key for knob in at_run), values, strict=True))}
-        features = tuple(_feature(whole, knob.key) for knob in knobs)
+        export = {**subject.value("export"), **_of_export(whole)}
+        features = tuple(_feature(whole, knob, export) for knob in knobs)
         yield Combination(tuple(_changes(subject, whole).items()), features, program)
 
 
@@ -433,9 +434,15 @@ def _changes(subject: TuneSubject, chosen: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _feature(values: Mapping[str, Any], key: str) -> str:
-    value = values.get(key)
-    return "-" if value is None else canonical(value)
+def _feature(values: Mapping[str, Any], knob: Knob, export: Mapping[str, Any]) -> str:
+    value, applies = values.get(knob.key), _APPLIES.get(knob.key)
+    is_default = None in knob.values and (applies is None or applies(export))
+    return canonical(value) if value is not None or is_default else NOT_APPLICABLE
+
+
+def plain_feature(feature: str) -> str:
+    """The value of a knob as it is shown."""
+    return feature if feature == NOT_APPLICABLE else _plain(json.loads(feature))
 
 
 def _canonical_choice(subject: TuneSubject, chosen: dict[str, Any]) -> dict[str, Any]:

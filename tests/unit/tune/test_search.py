@@ -11,6 +11,7 @@ import pytest
 
 from etdeploy.tune.model import LEAST_SPREAD, USUAL_SPREAD, SessionSample, fit, spread_of_starts
 from etdeploy.tune.search import (
+    NOT_APPLICABLE,
     EndReason,
     Finished,
     Knowledge,
@@ -108,6 +109,20 @@ def test_a_base_that_is_excluded_is_replaced_by_the_most_similar_one() -> None:
     assert isinstance(step, Proposal)
     pairs = zip(GRID[step.points[0]].features, GRID[0].features, strict=True)
     assert sum(a != b for a, b in pairs) == 1
+
+
+def test_another_backend_is_tried_before_what_it_has_not() -> None:
+    features = [("a", "none", "auto"), ("a", "int8", "auto"), ("a", "none", "off")]
+    grid = [
+        *(Point(each, str(each)) for each in features),
+        Point(("b", "none", NOT_APPLICABLE), "b"),
+    ]
+    known = Knowledge(
+        sessions=((SessionTimes(0, (10.0, 10.0, 10.0)),),), exported=frozenset({grid[0].program}), export_s=10, measure_s=1, left_s=1000,
+    )  # fmt: skip
+    step = propose(grid, known)
+    assert isinstance(step, Proposal)
+    assert step.points == (0, 3)
 
 
 def test_nothing_is_left_where_all_are_excluded() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.recipe.load import load_recipe
+from etdeploy.tune.search import NOT_APPLICABLE
 from etdeploy.tune.space import (
     KnobCost,
     changed_recipe,
@@ -77,6 +78,14 @@ def test_a_language_model_has_its_own_keys() -> None:
     assert bits == {None, 5, 5.5}
     schemes = {dict(c.changes).get("export.quantization", "8da4w") for c in space.candidates}
     assert schemes == {"8da4w", "8da8w", "none", "int8_dynamic"}
+    # The default is a value, which only 8da4w has.
+    place = [knob.key for knob in space.knobs].index("export.target_bits")
+    by_scheme: dict[str, set[str]] = {}
+    for each in space.candidates:
+        scheme = dict(each.changes).get("export.quantization", "8da4w")
+        by_scheme.setdefault(scheme, set()).add(each.features[place])
+    assert by_scheme.pop("8da4w") == {"null", "5", "5.5"}
+    assert set().union(*by_scheme.values()) == {NOT_APPLICABLE}
     # Only the kernel reads keys and values of less than 32 bits.
     assert not any(
         dict(c.changes).get("export.generation.attention") == "stock"

@@ -161,9 +161,9 @@ def test_a_budget_that_is_shorter_than_one_export_is_refused(tmp_path: Path) -> 
 
 
 def test_the_budget_is_kept(tmp_path: Path) -> None:
-    tuned = _tuner(tmp_path, budget_s=240).run()
+    tuned = _tuner(tmp_path, budget_s=140).run()
     assert tuned.reason == EndReason.BUDGET
-    assert tuned.found.spent_s <= 240 + 30
+    assert tuned.found.spent_s <= 140 + 30
     assert tuned.best is not None
 
 
