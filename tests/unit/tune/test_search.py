@@ -113,14 +113,10 @@ def test_a_base_that_is_excluded_is_replaced_by_the_most_similar_one() -> None:
 
 def test_another_backend_is_tried_before_what_it_has_not() -> None:
     features = [("a", "none", "auto"), ("a", "int8", "auto"), ("a", "none", "off")]
-    grid = [
-        *(Point(each, str(each)) for each in features),
-        Point(("b", "none", NOT_APPLICABLE), "b"),
-    ]
-    known = Knowledge(
-        sessions=((SessionTimes(0, (10.0, 10.0, 10.0)),),), exported=frozenset({grid[0].program}), export_s=10, measure_s=1, left_s=1000,
-    )  # fmt: skip
-    step = propose(grid, known)
+    grid = [Point(each, str(each)) for each in features]
+    grid.append(Point(("b", "none", NOT_APPLICABLE), "b"))
+    measured = ((SessionTimes(0, (10.0, 10.0, 10.0)),),)
+    step = propose(grid, Knowledge(measured, exported=frozenset({grid[0].program})))
     assert isinstance(step, Proposal)
     assert step.points == (0, 3)
 
