@@ -163,6 +163,7 @@ def test_an_x86_64_android_device_runs_the_portable_runner(
     assert "portable runner" in text
 
 
+@pytest.mark.nightly
 def test_a_warm_device_is_waited_for_and_what_disturbs_it_is_marked(
     cli: Cli,
     android_x86_64: AndroidRoot,  # noqa: F811

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
 SHORT = ("--set", "benchmark.memory=false", "--set", "benchmark.profile=false", "--runs", "1")
 # Others are for the night.
-_OFTEN = ("minilm",)
 _TIMM = ("resnet18", "mobilenetv3_small_050", "vit_tiny_patch16_224", "convnext_femto")
 _TEXTS, _HEARING = ("bert", "minilm", "roberta", "modernbert", "deberta"), ("wav2vec2", "ast")
 _FAMILIES = (
@@ -82,10 +81,8 @@ def given(name: str, folder: Path) -> tuple[str, ...]:
     return ("--image", str(picture(folder / "picture.png")))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n in _OFTEN else pytest.param(n, marks=pytest.mark.nightly) for n in _FAMILIES],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", _FAMILIES)
 def test_a_device_gives_the_models_result(
     models: Path,
     export_workspace: Workspace,  # noqa: F811
