@@ -34,11 +34,11 @@ LINEAR_SCHEMES = ("8da4w", "8da8w")
 EIGHT_BITS = "8da8w"
 # Those whose scales are searched, for a language model weighted by activations.
 SEARCHED_SCHEMES = ("8da4w",)
-# Of the scale of a group, as XNNPACK's kernels have it.
-_BITS_OF_SCALE = 16
 # How the weights of these are rounded; `nearest` also where a recipe says nothing.
 NEAREST, GPTQ = "nearest", "gptq"
 AUTO_SCALED, UNSCALED, AWQ = "auto", "none", "awq"
+# XNNPACK's kernels take the scale of a group in bfloat16.
+_BITS_OF_SCALE = 16
 
 # Those of tables of embeddings with weights in groups.
 GROUPED_EMBEDDINGS = ("4w",)

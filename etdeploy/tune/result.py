@@ -21,7 +21,7 @@ from etdeploy.tune.metrics import (
     Figures,
     breaches,
 )
-from etdeploy.tune.search import NOT_APPLICABLE
+from etdeploy.tune.search import NOT_APPLICABLE, differing_knobs
 from etdeploy.tune.space import Combination, Knob, LeftOut, plain_feature
 from etdeploy.tune.tuner import Tuned
 
@@ -277,12 +277,7 @@ def _controlled_pair(tuned: Tuned, place: int, best: int, other: str) -> tuple[i
         if candidates[a].features[place] == own[place]
         for b in measured
         if candidates[b].features[place] == other
-        and all(
-            i == place or x == y or NOT_APPLICABLE in (x, y)
-            for i, (x, y) in enumerate(
-                zip(candidates[a].features, candidates[b].features, strict=True)
-            )
-        )
+        and {place}.issuperset(differing_knobs(candidates[a].features, candidates[b].features))
     ]
 
     def distance(pair: tuple[int, int]) -> tuple[bool, int, int]:

@@ -189,13 +189,15 @@ def _first(points: Sequence[Point], known: Knowledge) -> Proposal | Finished:
 
 
 def _apart(a: Sequence[str], b: Sequence[str]) -> tuple[int, int]:
-    """How many values differ, and the first knob that does: the first ones matter most.
-
-    A knob that does not apply to one of the two follows from another value.
-    """
-    pairs = enumerate(zip(a, b, strict=True))
-    places = [place for place, (x, y) in pairs if x != y and NOT_APPLICABLE not in (x, y)]
+    """How many values differ, and the first knob that does: the first ones matter most."""
+    places = differing_knobs(a, b)
     return len(places), places[0] if places else 0
+
+
+def differing_knobs(a: Sequence[str], b: Sequence[str]) -> list[int]:
+    """Return the places of the knobs that have different values and apply to both combinations."""
+    pairs = enumerate(zip(a, b, strict=True))
+    return [place for place, (x, y) in pairs if x != y and NOT_APPLICABLE not in (x, y)]
 
 
 def _with_best(ranking: Ranking, chosen: Iterable[int]) -> tuple[int, ...]:

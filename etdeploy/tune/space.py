@@ -306,7 +306,7 @@ def _parts(subject: TuneSubject) -> Iterator[Knob | LeftOut]:
     if subject.value(OVERRIDES):
         yield LeftOut(key=OVERRIDES, reason="the recipe has its own")
     elif subject.recipe.is_language_model:
-        yield LeftOut(key=OVERRIDES, reason=f"{TARGET_BITS} and defaults choose layers of 8 bits")
+        yield LeftOut(key=OVERRIDES, reason=f"{TARGET_BITS} chooses the layers with 8 bits")
     elif subject.layers:
         first, last = subject.layers[0], subject.layers[-1]
         own_layers = [{last: "none"}, {first: "none", last: "none"}]
@@ -418,9 +418,9 @@ def _with_runs(
     """The candidates of one program: every value of the knobs that need none of their own."""
     at_run = [knob for knob in knobs if knob.cost == KnobCost.RUN]
     program = canonical(_changes(subject, chosen))
+    export = {**subject.value("export"), **_of_export(chosen)}
     for values in itertools.product(*(knob.values for knob in at_run)):
         whole = {**chosen, **dict(zip((knob.key for knob in at_run), values, strict=True))}
-        export = {**subject.value("export"), **_of_export(whole)}
         features = tuple(_feature(whole, knob, export) for knob in knobs)
         yield Combination(tuple(_changes(subject, whole).items()), features, program)
 

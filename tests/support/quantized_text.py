@@ -65,7 +65,7 @@ EXPORTS: dict[str, dict[str, Any]] = {
         "calibration": "/here/text.txt",
         "generation": {"evaluate": "/here/text.txt"},
     },
-    # More than the default's values of attention, of which its 2 KB are 6 %.
+    # Room for more than `v_proj`, which has 8 bits by default.
     "mixed bits": {
         "quantization": "8da4w",
         "target_bits": 5.5,

@@ -131,7 +131,7 @@ def layer_template(module: torch.nn.Module) -> LayerTemplate | None:
 def _differs_in_weights(
     layer: torch.nn.Module, look: Mapping[str, Any], other: Mapping[str, Any]
 ) -> bool:
-    """Whether a layer is another's but for how its weights are quantized: it stands for itself."""
+    """Whether two layers differ in nothing but how their weights are quantized."""
     weights = {name for name, _ in layer.named_parameters()}
     return all(name in weights or look.get(name) == other.get(name) for name in {*look, *other})
 

@@ -541,7 +541,7 @@ def read_for_gradients(
 
 
 def _root_of_gradients(table: torch.nn.Module, roots: list[torch.Tensor]) -> Any:
-    """A hook that has what a table gives require gradients, whatever its weight does."""
+    """Make what a table returns require gradients, whether or not its weight does."""
 
     def hook(_: torch.nn.Module, __: object, output: torch.Tensor) -> torch.Tensor:
         roots.append(output.detach().requires_grad_())

@@ -159,12 +159,12 @@ def _sees_images(model: Any, layer: Layer[torch.nn.Linear]) -> bool:
     return any(module is layer.module for module in model.get_encoder(modality="image").modules())
 
 
+_SHARED_VALUES = "the values of grouped-query attention"
 # Parts that lose more in 4 bits than they gain, by their names in notes. No later layer evens out
 # an error of the output layer, and tied to embeddings in 8 bits it is stored once. All heads of a
 # group add up the error of the values that they share, and the layer is small: on
 # SmolLM2-135M-Instruct, 1.6 % of the file for a third of the KL divergence. A vision tower is small
 # beside its language model, which sees the image through it alone; that was not measured.
-_SHARED_VALUES = "the values of grouped-query attention"
 _FINER: Mapping[str, Callable[[Any, Layer[torch.nn.Linear]], bool]] = {
     "the output layer": _is_output_layer,
     "the vision tower": _sees_images,
@@ -269,7 +269,7 @@ def _scaled(
     return found, (note,)
 
 
-_CHOSEN = "what export.target_bits has room for"
+_CHOSEN = "the choice of export.target_bits"
 
 
 def _more_bits(
@@ -294,11 +294,11 @@ def _more_bits(
         for each, size in groups.items()
     ]
     chosen = choose(candidates, target_bits)
-    of = f" of {count(len(candidates), 'linear layer')}"
+    finer = by_role(chosen.finer, candidates) or "none"
     note = (
-        f"{chosen.mean_bits:.2f} bits per weight on average{of}, with their scales: "
-        f"{by_role(chosen.finer, candidates) or 'none'} in 8 bits, which lose the most in 4 for "
-        "their size by gradients on the calibration text."
+        f"{chosen.mean_bits:.2f} bits per weight, scales included, on average over "
+        f"{count(len(candidates), 'linear layer')}: {finer} in 8 bits. By gradients on the "
+        "calibration text, rounding these to 4 bits would lose the most for their size."
     )
     more = LayerQuantization(EIGHT_BITS, None, finer=_CHOSEN)
     return dict.fromkeys(chosen.finer, more), (note,)

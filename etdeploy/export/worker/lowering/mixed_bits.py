@@ -1,4 +1,4 @@
-"""Which linear layers get 8 bits in place of 4, for a number of bits per weight on average.
+"""Chooses which linear layers get 8 bits instead of 4, within a limit of bits per weight.
 
 A layer counts by the KL divergence that rounding its weight causes. For small changes, that is half
 their quadratic form with the Fisher information, the mean outer product of gradients of
@@ -74,7 +74,7 @@ def candidate(
 
 
 def choose(candidates: Sequence[RoundingCandidate], target_bits: float) -> MixedBits:
-    """Gives 8 bits to what gains most for each bit, while the mean is at most `target_bits`."""
+    """Give 8 bits to the layers that gain most per added bit, up to a mean of `target_bits`."""
     weights = sum(each.weights for each in candidates)
     used = sum(each.weights * each.bits for each in candidates)
     finer: set[str] = set()
@@ -107,7 +107,7 @@ def divergences(
 
 
 def by_role(finer: Collection[str], candidates: Sequence[RoundingCandidate]) -> str:
-    """What was chosen by the layers' last names: `v_proj (20 of 30)`."""
+    """Summarize the choice by the layers' last names: `v_proj (20 of 30)`."""
     roles: dict[str, list[bool]] = {}
     for each in candidates:
         roles.setdefault(each.name.rpartition(".")[2], []).append(each.name in finer)
