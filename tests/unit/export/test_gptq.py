@@ -45,6 +45,7 @@ def error(weight: torch.Tensor, quantized: Any, inputs: torch.Tensor) -> float:
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """One candidate for a scale, and moments as the inputs have them."""
     monkeypatch.setattr(scales, "_FACTORS", (1.0,))
+    monkeypatch.setattr(scales, "_NEAR", ())
     monkeypatch.setattr(scales, "_DAMPING", 0.0)
     monkeypatch.setattr(scales, "_SHRUNK", 0.0)
 

@@ -20,7 +20,6 @@ import torch
 
 from etdeploy.backends.schemes import bits_in_groups
 from etdeploy.export.worker.lowering.scales import (
-    FEW_FACTORS,
     Activations,
     quantized_in_groups,
 )
@@ -98,7 +97,7 @@ def divergences(
 
     def seen(layer: torch.nn.Linear, inputs: torch.Tensor, gradients: torch.Tensor) -> None:
         squares = activations.mean_squares.get(id(layer))
-        rounded: Any = quantized_in_groups(layer.weight, group_sizes[layer], squares, FEW_FACTORS)
+        rounded: Any = quantized_in_groups(layer.weight, group_sizes[layer], squares, coarse=True)
         error = inputs @ (rounded.dequantize() - layer.weight.detach().float()).T
         found[layer] = found.get(layer, 0.0) + float((error * gradients).sum(0).square().sum()) / 2
 
