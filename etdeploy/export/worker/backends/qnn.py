@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.utils._pytree import tree_leaves
 
 from etdeploy.backends.qnn.diagnostics import QNN_LOWERING_FAILURES
 from etdeploy.backends.qnn.facts import IN_BLOCKS, PERFORMANCE_MODES
@@ -96,7 +98,7 @@ class QnnLowering(Lowering):
         from executorch.backends.qualcomm._passes.build_quant_io import BuildQuantIo
         from executorch.backends.qualcomm.utils.utils import get_qnn_context_binary_alignment
 
-        if spec.generation and _is_quantized(spec):
+        if spec.generation and _quantizes_caches(spec):
             config.passes = [*config.passes, BuildQuantIo()]
         config.segment_alignment = int(get_qnn_context_binary_alignment())
 
@@ -158,7 +160,12 @@ def _lowered(method: Traced) -> torch.nn.Module:
 
 
 def splits_heads(spec: ExportSpec, methods: Mapping[str, Traced]) -> bool:
-    """Whether attention is split into single heads: by itself, if it was written for that."""
+    """Whether attention is split into single heads: by itself, if it was written for that.
+
+    Not where nodes are observed: with their values for outputs, the output projections are wrong.
+    """
+    if spec.observation and spec.observation.nodes != ():
+        return False
     wanted = spec.options["mha2sha"]
     return wanted == "always" or (wanted == "auto" and has_static_cache(methods))
 
@@ -168,8 +175,9 @@ def has_static_cache(methods: Mapping[str, Traced]) -> bool:
     return any(method.source.caches for method in methods.values())
 
 
-def _is_quantized(spec: ExportSpec) -> bool:
-    return spec.quantization not in FLOAT_SCHEMES
+def _quantizes_caches(spec: ExportSpec) -> bool:
+    """Whether keys and values are integers outside of the program, which `etdeploy diff` reads."""
+    return spec.quantization not in FLOAT_SCHEMES and spec.observation is None
 
 
 def passes_of(spec: ExportSpec, source: MethodSource) -> Any:
@@ -188,7 +196,7 @@ def passes_of(spec: ExportSpec, source: MethodSource) -> Any:
     )
 
     passes = get_qnn_pass_manager_cls().get_capture_program_passes()
-    if not source.caches or not _is_quantized(spec):
+    if not source.caches or not _quantizes_caches(spec):
         return passes
 
     def dtype(node: torch.fx.Node) -> torch.dtype | None:
@@ -293,8 +301,9 @@ def positional(module: torch.nn.Module, call: ExampleInputs) -> Positional:
 
 def check_supported(source: MethodSource, traced: torch.export.ExportedProgram) -> None:
     """Ends the export of a model that the HTP cannot run, before it is compiled."""
-    if traced.range_constraints:
-        raise _dynamic(source, traced)
+    symbols = traced.range_constraints.keys() & _used_symbols(traced)
+    if symbols:
+        raise _dynamic(source, symbols)
     for node in traced.graph.nodes:
         name = getattr(node.target, "__name__", None)
         if isinstance(node.target, torch._ops.HigherOrderOperator) and name in _CONTROL_FLOW:
@@ -309,9 +318,16 @@ def check_supported(source: MethodSource, traced: torch.export.ExportedProgram) 
             )
 
 
-def _dynamic(source: MethodSource, traced: torch.export.ExportedProgram) -> WorkerError:
+def _used_symbols(program: torch.export.ExportedProgram) -> set[object]:
+    """Those of sizes in the graph: one that was traced again may have ranges of others, too."""
+    values = [leaf for node in program.graph.nodes for leaf in tree_leaves(node.meta.get("val"))]
+    sized = (value for value in values if isinstance(value, torch.Tensor | torch.SymInt))
+    return {symbol for value in sized for symbol in free_symbols(value)}
+
+
+def _dynamic(source: MethodSource, symbols: Iterable[object]) -> WorkerError:
     known = sorted({leaf.__name__ for _, leaf in leaves(source.dynamic_shapes) if _is_dim(leaf)})
-    names = ", ".join(known or sorted(map(str, traced.range_constraints)))
+    names = ", ".join(known or sorted(map(str, symbols)))
     return fail(
         "dynamic-shapes",
         f"the model has dynamic shapes ({names}), and a QNN program is compiled for one size of "

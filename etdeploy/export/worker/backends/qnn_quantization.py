@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -112,20 +112,19 @@ def block_sizes(graph: Any, spec: ExportSpec) -> dict[str, tuple[int, ...]]:
     Linear layers and convolutions with a kernel of 1 x 1. Of larger kernels the outputs are wrong
     in the simulator of QNN 2.49.40 (cosine 0.0 to 0.3), whether or not a block spans the kernel.
     """
-    found, group_size = {}, spec.group_size or 32
+    fitting, group_size = {}, spec.group_size or 32
     for node in graph.nodes:
         shape = _weight_shape(node)
-        fits = shape and shape[1] % group_size == 0 and all(size == 1 for size in shape[2:])
-        if fits and _scheme_of(spec, node) is None:
-            found[node.name] = (1, group_size, *shape[2:])
-    if not found:
+        if shape and shape[1] % group_size == 0 and all(size == 1 for size in shape[2:]):
+            fitting[node] = (1, group_size, *shape[2:])
+    if not fitting:
         raise fail(
             "quantization",
             f"no linear layer or convolution with a kernel of 1 x 1 has a number of inputs that is "
             f"a multiple of export.group_size ({group_size}), which {IN_BLOCKS} needs",
             remedy="--set export.quantization=16a4w has no blocks.",
         )
-    return found
+    return {n.name: block for n, block in fitting.items() if _scheme_of(spec, n) is None}
 
 
 def _weight_shape(node: torch.fx.Node) -> tuple[int, ...]:
@@ -145,8 +144,9 @@ def _named(name: str) -> Any:
 # QNN stores the scale of a block as a multiple of its channel's, of 1 to 16.
 _STEPS = 16
 _LARGEST = 7
-# How much smaller than what clips nothing a scale may be.
-_LEAST_FACTOR = 0.7
+# Of the scale that clips nothing, for the largest block of a channel.
+_FACTORS = tuple(percent / 100 for percent in range(70, 112, 2))
+_SMALLEST = 1e-8
 # Steps from there on: up to 10 % above, for the largest blocks.
 _TRIED = 8
 
@@ -175,17 +175,34 @@ def _block_observer(observer: type[Any]) -> type[Any]:
 def _block_scales(
     weight: torch.Tensor, size: int, mean_squares: torch.Tensor | None
 ) -> torch.Tensor:
-    """The scales of a weight of shape (outputs, inputs, ...), by output and block."""
+    """The scales of a weight of shape (outputs, inputs, ...), by output and block.
+
+    ExecuTorch takes a sixteenth of a channel's largest scale for its unit, so one block of each
+    channel has 16 of them: that of the largest weight.
+    """
     blocks = weight.float().reshape(weight.shape[0], -1, size)
     importance = relative_importance(mean_squares, weight.shape[1]).reshape(blocks.shape[1:])
-    unclipped = blocks.abs().amax(-1, keepdim=True) / _LARGEST
-    unit = unclipped.amax(1, keepdim=True).clamp(min=1e-8) / _STEPS
-    least = (unclipped * _LEAST_FACTOR / unit).floor().clamp(min=1)
-    best, found = torch.full_like(unclipped, torch.inf), unclipped
-    for more in range(_TRIED):
-        scale = (least + more).clamp(max=_STEPS) * unit
-        off = (blocks / scale).round().clamp(-_LARGEST, _LARGEST) * scale - blocks
-        error = (off.square() * importance).sum(-1, keepdim=True)
+    importance = importance.expand_as(blocks)
+    unclipped = (blocks.abs().amax(-1, keepdim=True) / _LARGEST).clamp(min=_SMALLEST)
+    largest = unclipped.argmax(1, keepdim=True)
+    block, weights = (each.take_along_dim(largest, 1) for each in (blocks, importance))
+    top = unclipped.take_along_dim(largest, 1)
+    top = _least_error(block, weights, (top * factor for factor in _FACTORS))
+    unit = top / _STEPS
+    least = (unclipped * _FACTORS[0] / unit).floor().clamp(min=1)
+    steps = ((least + more).clamp(max=_STEPS) for more in range(_TRIED))
+    scales = _least_error(blocks, importance, (step * unit for step in steps))
+    return scales.scatter(1, largest, top)
+
+
+def _least_error(
+    blocks: torch.Tensor, importance: torch.Tensor, scales: Iterable[torch.Tensor]
+) -> torch.Tensor:
+    """For each block the scale with the least error, of shape (outputs, blocks, 1)."""
+    best = found = torch.full((*blocks.shape[:-1], 1), torch.inf)
+    for scale in scales:
+        off = (blocks / scale).round_().clamp_(-_LARGEST, _LARGEST).mul_(scale).sub_(blocks)
+        error = off.square_().mul_(importance).sum(-1, keepdim=True)
         better = error < best
         best, found = torch.where(better, error, best), torch.where(better, scale, found)
     return found

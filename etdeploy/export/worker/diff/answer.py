@@ -36,8 +36,8 @@ from etdeploy.export.worker.loading.user_code import run_user_files
 from etdeploy.program.folder import TensorFile
 from etdeploy.program.model import PlainValue
 
-# Of schemes that compute values of 32 bits in fewer.
-_SCHEME_UNIT = {"fp16": 2.0**-11}
+# What schemes compute values of 32 bits in.
+_COMPUTED_IN = {"fp16": torch.float16}
 # Of all values: below, one thread evaluates the graph.
 _SMALL_BYTES = 64 << 20
 
@@ -61,10 +61,10 @@ def read_replay(request: ReplayRequest, tell: Callable[[str, float], None]) -> R
     program = torch.export.load(folder / GRAPH_FILE)
     given = {**bound_constants(program), **_inputs(program, folder, request)}
     observed, missing = _observed(program, graph, request.outputs)
-    unit = _SCHEME_UNIT.get(str(request.spec.quantization))
+    dtype = _COMPUTED_IN.get(str(request.spec.quantization))
     if sum(node.size_bytes for node in graph.nodes) < _SMALL_BYTES:
         torch.set_num_threads(1)  # small operators lose more by waiting for threads
-    replayed = Replayed(program, given, observed, len(graph.outputs) - graph.added, unit)
+    replayed = Replayed(program, given, observed, len(graph.outputs) - graph.added, dtype)
     replayed.run(lambda text, share: tell(text, 0.1 + 0.9 * share))
     undefined = replayed.undefined
     names = {node.name: node for node in (*graph.nodes, *filter(None, graph.outputs))}

@@ -24,14 +24,16 @@ from etdeploy.export.worker.diff.instrument import (
 )
 
 # Relative rounding of values, by the type that they are computed in.
-_UNIT = {"float32": 2.0**-24, "float64": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_UNIT = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+_FINEST_UNIT = 2.0**-24
 # How many times the effect of a single rounding is explained: sums in another order, approximations
 # of functions. docs/diff.md has the figures from which they were chosen.
 _EFFECTS, _LAST_PLACES = 64.0, 64.0
 # Share of the values that another rounding moves to the next step of a quantization.
 _MOVED_STEPS = 0.05
-# A quantized value may be rounded to the next step.
-_STEPS = 1.01
+# A quantized value may be rounded to the next step; kernels of 16 bits approximate functions to
+# about 13 (softmax and sigmoid of QNN's HTP are off by 2 to 5 steps).
+_STEPS, _EXACT_STEPS = 1.01, 2**13
 # How many times the effect of such steps is explained, of values that the program quantizes.
 _STEP_EFFECTS = 2.0
 # What a kernel may compute with the operator before, whose result is not rounded then. None of them
@@ -78,7 +80,7 @@ class Replayed:
         given: Values of placeholders, by name.
         observed: What the device returned, by the nodes that hold it.
         outputs: How many outputs are the model's own.
-        unit: Relative rounding; None for that of each value's type.
+        dtype: What the scheme computes floats in; None for each value's own type.
         undefined: The first node that gives NaN from values without; it counts only if an output
             has NaN, since a mask may hide it.
     """
@@ -87,7 +89,7 @@ class Replayed:
     given: Mapping[str, Any]
     observed: Mapping[Node, ObservedValue]
     outputs: int = 0
-    unit: float | None = None
+    dtype: torch.dtype | None = None
     values: dict[Node, Values] = field(default_factory=dict)
     random: list[Node] = field(default_factory=list)
     undefined: Node | None = None
@@ -169,16 +171,21 @@ class Replayed:
         return value * (1 + unit * (2 * torch.rand(value.shape, dtype=value.dtype) - 1))
 
     def _unit(self, value: torch.Tensor) -> float:
-        return self.unit or _UNIT.get(str(value.dtype).removeprefix("torch."), 2.0**-24)
+        return _UNIT.get(self.dtype or value.dtype, _FINEST_UNIT)
+
+    def _in_range(self, value: torch.Tensor) -> torch.Tensor:
+        """With the largest value of the scheme's type for those that it has no number for."""
+        most = torch.finfo(self.dtype).max if self.dtype else None
+        return value.clamp(-most, most) if most else value
 
     def _compare(self, node: Node, seen: ObservedValue, segment: Any) -> None:
         values = self.values[node]
         if seen.value is None:
             return
         eager, forced, rounded = (
-            _floats(v, node) for v in (values.eager, values.forced, values.rounded)
+            self._in_range(_floats(v, node)) for v in (values.eager, values.forced, values.rounded)
         )
-        device = seen.value.to(torch.float64)
+        device = self._in_range(seen.value.to(torch.float64))
         local, odd = _distance(device, forced)
         effect, _ = _distance(rounded, forced)
         accumulated, _ = _distance(device, eager)
@@ -191,7 +198,7 @@ class Replayed:
         inside, sources = segment
         if seen.node.step:
             steps = seen.node.step + self._unrounded_step(seen.node, sources)
-            allowed = max(_STEPS * steps, effect or 0.0) + _LAST_PLACES * unit * largest
+            allowed = max(_steps(node) * steps, effect or 0.0) + _LAST_PLACES * unit * largest
         self.errors.append(
             NodeError(
                 node=seen.node,
@@ -296,6 +303,13 @@ def _floats(value: torch.Tensor, node: Node) -> torch.Tensor:
         return value
     scale, zero_point = node.args[1], node.args[2]
     return (value - zero_point) * scale
+
+
+def _steps(node: Node) -> float:
+    """How many steps a kernel's result may be off."""
+    if not is_quantization(node):
+        return _STEPS
+    return max(_STEPS, (int(node.args[4]) - int(node.args[3])) / _EXACT_STEPS)
 
 
 def _stored(value: torch.Tensor, node: Node) -> torch.Tensor:

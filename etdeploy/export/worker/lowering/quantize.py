@@ -214,7 +214,7 @@ def _pt2e(
     unfolded = None
     with describe_errors("quantization", at_fault, _OTHERWISE), _without_training_patterns():
         if spec.observation and spec.observation.sensitivity:
-            unfolded = convert_pt2e(copy.deepcopy(prepared), fold_quantize=False)
+            unfolded = convert_pt2e(_own_graph(prepared), fold_quantize=False)
         module = convert_pt2e(prepared, fold_quantize=lowering.folds_weights)
     if left := _layers_in_floats(module):
         notes = (*notes, f"{spec.quantization} leaves layers in floats: {_counted(left)}.")
@@ -222,6 +222,13 @@ def _pt2e(
         return Quantized(module, notes, unfolded=unfolded)
     notes = (*notes, *_calibration_notes(spec, source, samples))
     return Quantized(module, notes, samples, calibration.misfits, unfolded)
+
+
+def _own_graph(prepared: Any) -> torch.fx.GraphModule:
+    """A copy that shares the weights; annotations of quantizers may hold what cannot be copied."""
+    made = torch.fx.GraphModule(prepared, copy.deepcopy(prepared.graph))
+    made.meta = dict(prepared.meta)
+    return made
 
 
 # torchao's names of the observers that it inserts.

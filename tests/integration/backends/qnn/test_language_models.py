@@ -134,6 +134,26 @@ def test_a_program_with_shared_weights_is_for_phones(cli: Cli, folder: Path) -> 
 
 
 @pytest.mark.nightly
+def test_each_node_is_as_exact_as_its_quantization_allows(cli: Cli, folder: Path) -> None:
+    """Of 4-bit weights in blocks, whose scales have to be those that the HTP stores."""
+    recipe = {
+        "extends": "llm-qnn",
+        "model": {"hf": str(folder / "llama")},
+        "export": {
+            "soc": "SM8750",
+            "options": {"weight_sharing": False},
+            "generation": {"context": CONTEXT, "prefill_tokens": PART, "evaluate": "none"},
+        },
+    }
+    path = cli.recipe(json.dumps(recipe), "observed.yaml")
+    report = cli.ok("diff", "--recipe", path, "--device", "host", "--json").json
+    assert report["stage"] == "none"
+    layers = [e for e in report["errors"] if e["node"]["operator"] == "aten.conv2d.default"]
+    assert len(layers) == 8  # of the one layer, and the output
+    assert max(each["local_error"] / each["largest"] for each in layers) < 1e-3
+
+
+@pytest.mark.nightly
 def test_a_cache_that_passes_through_the_cpu(cli: Cli, tmp_path: Path) -> None:
     """As exact as a static one; angles of rotary embeddings in 16 bits gave errors of 0.04."""
     run_python("-m", "tests.support.qnn_language", str(tmp_path), "llama", "lfm2")
