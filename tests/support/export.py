@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.processes import process
 from etdeploy.core.values import silent
 from etdeploy.export.cache import ExportContext, ExportedProgram
 from etdeploy.export.run import export_program
 from etdeploy.export.spec import ExportSpec, export_spec
 from etdeploy.recipe.model import Recipe
+from tests.support.forked import run_forked
 
 CACHE_VARIABLE = "ETDEPLOY_TEST_CACHE"
 ROOT = Path(__file__).parents[2]
@@ -82,10 +82,9 @@ def program_key(spec: ExportSpec, workspace: Workspace) -> str | None:
 
 
 def run_python(*arguments: str) -> str:
-    """What Python prints in another process, in the folder of the repository."""
-    outcome = process.run(process.Request((sys.executable, "-W", "ignore", *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    return outcome.stdout
+    """What `python ARGUMENTS` prints in the folder of the repository."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_forked(arguments, Path(folder) / "output.txt")
 
 
 def run_support(module: str, *arguments: str) -> Any:

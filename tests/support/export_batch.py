@@ -3,8 +3,8 @@
     python -m tests.support.export_batch JOBS.json
 
 The file lists pairs of a spec's path and a folder. The worker's own `main` does each in a fork of
-this process, after a first lowering; its output goes to `log.txt` beside the spec, its exit code to
-`exit.txt`. Two run side by side.
+this process; its output goes to `log.txt` beside the spec, its exit code to `exit.txt`. Two run
+side by side.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import os
 import sys
 from pathlib import Path
 
+import tests.support.forked_imports  # noqa: F401
+
 _TOGETHER = 2
 
 
 def main(jobs_path: Path) -> None:
-    _warm_up()
     running: dict[int, Path] = {}
     for spec, folder in json.loads(jobs_path.read_text()):
         if len(running) == _TOGETHER:
@@ -29,19 +30,6 @@ def main(jobs_path: Path) -> None:
         running[child] = Path(spec)
     while running:
         _wait_for_one(running)
-
-
-def _warm_up() -> None:
-    """Lowers a tiny model: the first lowering imports, and traces XNNPACK's patterns, for long."""
-    import torch
-    import torchao.quantization.pt2e.quantize_pt2e  # noqa: F401
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
-
-    traced = torch.export.export(torch.nn.Linear(4, 4), (torch.zeros(1, 4),))
-    to_edge_transform_and_lower(
-        traced, partitioner=[XnnpackPartitioner()], generate_etrecord=True
-    ).to_executorch()
 
 
 def _work(spec: Path, folder: Path) -> None:

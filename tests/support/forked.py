@@ -1,0 +1,54 @@
+"""Python processes for tests that have PyTorch and ExecuTorch imported already.
+
+Each is a fork of one server, which imports them once, and lowers a first model: that takes as much
+processor time as what most tests do.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+import warnings
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+
+
+class ForkedError(AssertionError):
+    """A process failed; the text is the end of what it printed."""
+
+
+def run_forked(arguments: tuple[str, ...], output: Path) -> str:
+    """What `python ARGUMENTS` prints, which are `-m MODULE ...` or `-c CODE ...`."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.support.forked_imports"])
+    child = context.Process(target=_run, args=(arguments, output, dict(os.environ)))
+    child.start()
+    child.join()
+    printed = output.read_text(errors="replace")
+    if child.exitcode:
+        raise ForkedError(f"exit {child.exitcode}\n{printed[-3000:]}")
+    return printed
+
+
+def _run(arguments: tuple[str, ...], output: Path, environment: dict[str, str]) -> None:
+    with output.open("wb") as stream:
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    os.environ.clear()
+    os.environ.update(environment)  # the server has that of the first test
+    os.chdir(_ROOT)
+    warnings.simplefilter("ignore")
+    kind, what, *rest = arguments
+    sys.argv[:] = [what, *rest]
+    try:
+        if kind == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            code = output.with_name("code.py")
+            code.write_text(what)
+            runpy.run_path(str(code), run_name="__main__")
+    finally:
+        sys.stdout.flush()
