@@ -196,7 +196,10 @@ def side_by_side() -> list[str]:
     processes = min((os.cpu_count() or 1) * 3 // 2, memory_bytes // BYTES_OF_A_PROCESS)
     if processes < 2:
         return []
-    return ["--numprocesses", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
+    return [
+        *("--numprocesses", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"),
+        "--max-worker-restart=0",  # pytest-xdist waits forever for files of one that crashed
+    ]
 
 
 def require_compiler() -> None:

@@ -291,6 +291,8 @@ def _schemes(subject: TuneSubject) -> Iterator[Knob | LeftOut]:
         names += [name for name in exporting_names() if not _why_not(subject, name)]
     offered = {scheme for name in names if (b := find_backend(name)) for scheme in b.quantizations}
     values = [scheme for scheme in QUANTIZATIONS if scheme in offered]
+    if PERPLEXITY in subject.metrics:  # a token takes as long as its weights take to be read
+        values.sort(key=lambda scheme: scheme == "none")
     yield _knob(subject, SCHEME, values, "fewer bits are faster and smaller, and less exact")
     if offered & {*GROUPED_SCHEMES}:
         yield _knob(subject, GROUPS, (32, 64, 128), "larger groups are smaller, and less exact")

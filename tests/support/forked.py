@@ -26,7 +26,10 @@ def run_forked(arguments: tuple[str, ...], output: Path) -> str:
     context.set_forkserver_preload(["tests.support.forked_imports"])
     child = context.Process(target=_run, args=(arguments, output, dict(os.environ)))
     child.start()
-    child.join()
+    try:
+        child.join()
+    finally:
+        child.kill()  # of a test that has timed out
     printed = output.read_text(errors="replace")
     if child.exitcode:
         raise ForkedError(f"exit {child.exitcode}\n{printed[-3000:]}")

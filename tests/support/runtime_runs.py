@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,21 +27,14 @@ from etdeploy.runner.generation import GenerationResults, generation_arguments
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import RunnerResults, inputs_list, load_results, load_results_as
 from etdeploy.targets.platforms import find_target, host_target
+from tests.support.export import run_python
 from tests.support.runtime_values import make_recipe
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def _export(module: str, folder: Path) -> None:
-    """Runs a module of tests/support that exports programs, in a process of its own."""
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", f"tests.support.{module}", str(folder)],
-        cwd=_REPOSITORY, check=True, capture_output=True,
-    )  # fmt: skip
+_TEXTS = "tests.support.generation_export"
 
 
 def _export_inferences(folder: Path) -> None:
-    _export("runtime_export", folder)
+    run_python("-m", "tests.support.runtime_export", str(folder))
     for program in folder.iterdir():
         described = json.loads((program / "tensors.json").read_text())
         tensors = [
@@ -52,7 +44,7 @@ def _export_inferences(folder: Path) -> None:
         (program / "inputs.txt").write_text(inputs_list(tensors))
 
 
-def _share(folder: Path, make: Callable[[Path], None]) -> Path:
+def _share(folder: Path, make: Callable[[Path], object]) -> Path:
     """The folder, made once in a test run by whichever of its processes comes first."""
     with exclusive(folder.with_suffix(".lock"), folder.name):
         if not folder.is_dir():
@@ -71,7 +63,7 @@ def programs(shared_folder: Path) -> Path:
 def text_programs(shared_folder: Path) -> Path:
     """The folder with the programs of generation_export.py and the eager model's texts."""
     folder = shared_folder / "text-programs"
-    return _share(folder, lambda work: _export("generation_export", work / "made")) / "made"
+    return _share(folder, lambda work: run_python("-m", _TEXTS, str(work / "made"))) / "made"
 
 
 def plan_here(program: Program, target: str = "", profile: bool = True) -> RuntimePlan:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -82,16 +82,17 @@ def _fused(graph: torch.fx.GraphModule) -> Iterator[str]:
         yield f"{name} {list(operand.meta['val'].shape)}"
 
 
-def main() -> None:
-    """Prints the report of every model."""
+def main(names: Sequence[str]) -> None:
+    """Prints the report of these models."""
     torch.manual_seed(0)
     with torch.no_grad():
         reports = {
             name: _report(model, tuple(torch.randn(*shape) for shape in shapes))
             for name, (model, shapes) in _models().items()
+            if name in names
         }
     sys.stdout.write(json.dumps(reports) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

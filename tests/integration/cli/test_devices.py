@@ -75,6 +75,7 @@ needs_qemu = pytest.mark.skipif(
 )
 
 
+@pytest.mark.nightly
 @needs_cross
 @needs_qemu
 def test_arm64_under_qemu_gives_the_models_outputs(cli: Cli) -> None:

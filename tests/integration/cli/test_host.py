@@ -121,6 +121,7 @@ def test_an_upgrade_of_etdeploy_takes_no_plan_or_runner_of_older_rules(
     assert "export     up to date" in upgraded
 
 
+@pytest.mark.nightly
 def test_sizes_are_measured_one_by_one_and_their_order_is_no_reason_to_export(cli: Cli) -> None:
     factory = Path(__file__).parents[2] / "data/export/working.py"
     head = f"model: {{python: '{factory}:looked_up'}}\nbenchmark:\n  iterations: 5\n  sizes:\n"

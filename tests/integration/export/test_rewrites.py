@@ -241,6 +241,7 @@ def test_a_pad_from_8_bits_to_floats_stays_outside(
     assert (found["partitions"], found["outside"]) == (1 + len(outside), outside)
 
 
+@pytest.mark.nightly
 def test_provenance_counts_what_rewrites_gained(exported: Exporter) -> None:
     small = {"vocabulary": 64, "width": 64, "layers": 1, "tokens": 16}
     model = {"example": "encoder", "arguments": small}

@@ -34,9 +34,8 @@ WORKING = ROOT / "tests/data/export/working.py"
 STATIC = {"quantization": "int8_static"}
 # One of each kind; the others are nightly.
 _SMOKE = (
-    "nested", "counter", "rows", "dropped", "dropped-seed", "weights-safetensors", "pt2",
-    "everything", "everything-static", "by_keyword", "cached", "with_c_function-strict", "sizes",
-    "sizes-number", "photo", "own-samples", "mixed-8da4w", "open_batch",
+    "nested", "counter", "dropped", "weights-safetensors", "pt2", "everything", "by_keyword",
+    "with_c_function-strict", "sizes", "own-samples", "mixed-8da4w", "open_batch",
 )  # fmt: skip
 # Programs that tests name besides those that they are parametrized by.
 _ALWAYS = {"nested", "dropped"}
@@ -221,7 +220,7 @@ def test_inputs_in_another_order_than_their_shape_are_noted(exports: Exports, na
     assert "by_pixel" not in exports.provenance(name).details
 
 
-@pytest.mark.parametrize("name", ["sizes-number"])
+@pytest.mark.parametrize("name", nightly_except(["sizes-number"]))
 def test_an_etrecord_that_executorch_does_not_write_is_noted(exports: Exports, name: str) -> None:
     (note,) = exports.notes(name)
     assert "no ETRecord" in note

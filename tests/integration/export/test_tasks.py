@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from PIL import Image, ImageDraw
 from etdeploy.cache.workspace import Workspace
 from tests.support.adbd import AndroidRoot, android_x86_64, make_android  # noqa: F401 - fixtures
 from tests.support.cli import Cli
-from tests.support.export import export_workspace  # noqa: F401 - a fixture
+from tests.support.export import export_workspace, run_python  # noqa: F401 - a fixture
 from tests.support.facts import lacks
 
 pytestmark = pytest.mark.integration
@@ -44,13 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def saved(models: Path, name: str) -> Path:
     if not (models / name / "config.json").is_file():
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.support.task_models", str(models), name],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        run_python("-m", "tests.support.task_models", str(models), name)
     return models / name
 
 

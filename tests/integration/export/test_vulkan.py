@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.export import run_support
+from tests.support.export import nightly_except, run_support, selected
 
 pytestmark = pytest.mark.integration
 
@@ -25,20 +25,25 @@ FUSED = {
 }
 
 
+_models = pytest.mark.parametrize("model", nightly_except(FUSED, "sum", "batch_of_rows", "image"))
+
+
 @pytest.fixture(scope="module")
-def reports() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = run_support("vulkan_int8")
+def reports(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = run_support(
+        "vulkan_int8", *sorted(selected(request, "model"))
+    )
     return found
 
 
-@pytest.mark.parametrize("model", FUSED)
+@_models
 def test_only_what_is_right_becomes_an_integer_operator(
     reports: dict[str, dict[str, Any]], model: str
 ) -> None:
     assert reports[model]["fused"] == FUSED[model]
 
 
-@pytest.mark.parametrize("model", FUSED)
+@_models
 def test_the_quantized_model_computes_the_same(
     reports: dict[str, dict[str, Any]], model: str
 ) -> None:

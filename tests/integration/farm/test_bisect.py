@@ -50,6 +50,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_the_commit_is_found_and_the_work_tree_left_alone(
     repository: Path, cli: Cli, tmp_path: Path
 ) -> None:

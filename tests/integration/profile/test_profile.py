@@ -121,6 +121,7 @@ def test_perfetto_gets_a_trace_whose_slices_nest(ran: Ran, tmp_path: Path) -> No
             ends.append(each["ts"] + each["dur"])
 
 
+@pytest.mark.nightly
 def test_another_method_has_a_profile_of_its_own(ran: Ran) -> None:
     arguments = ("-r", ran.cli.recipe(AS_WRITTEN), "--set", "benchmark.method=tail", "--json")
     record = ran.cli.ok("bench", *arguments).json
@@ -130,6 +131,7 @@ def test_another_method_has_a_profile_of_its_own(ran: Ran) -> None:
     assert not any(path.startswith("blocks.0") for path in paths)
 
 
+@pytest.mark.nightly
 def test_without_the_etrecord_there_are_operators_alone(ran: Ran, tmp_path: Path) -> None:
     copy = shutil.copytree(ran.folder, tmp_path / "run")
     (copy / "etrecord.bin").unlink()

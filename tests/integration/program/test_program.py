@@ -6,7 +6,6 @@ import importlib.util
 import json
 import random
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,18 @@ import pytest
 from etdeploy.core.errors import UsageError
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import Method, TensorInfo
+from tests.support.export import run_python
 
 pytestmark = pytest.mark.integration
 
 _NAMES = ("xnnpack", "portable", "counter", "two_methods")
-_REPOSITORY = Path(__file__).resolve().parents[3]
 _DTYPES = {"FLOAT": "float32", "LONG": "int64", "BOOL": "bool", "HALF": "float16"}
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
-    command = [sys.executable, "-W", "ignore", "-m", "tests.support.program_export", str(folder)]
-    subprocess.run(command, cwd=_REPOSITORY, check=True, capture_output=True)
+    run_python("-m", "tests.support.program_export", str(folder))
     return folder
 
 

@@ -175,6 +175,7 @@ def test_builds_within_the_build_have_jobs_and_the_compiler_cache(
     assert f"-j{told[1]}" in told[2]
 
 
+@pytest.mark.nightly
 def test_a_fully_delegated_program_compiles_no_kernels(builds: SourceBuilds) -> None:
     program = make_program(make_method(delegates=("XnnpackBackend",)))
     runner = builds.build(builds.plan(program=program), "delegated")
@@ -486,6 +487,7 @@ def test_a_repository_that_cannot_be_reached_is_told_with_a_way_out(
     )
 
 
+@pytest.mark.nightly
 def test_a_submodule_that_cannot_be_fetched_is_told_and_fetched_the_next_time(
     export_workspace: Workspace,  # noqa: F811
     tmp_path: Path,
@@ -612,6 +614,7 @@ def test_the_plan_is_made_on_a_machine_that_has_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "etdeploy-out").exists()
 
 
+@pytest.mark.nightly
 def test_the_plan_follows_the_recipe_and_then_the_program(
     export_workspace: Workspace,  # noqa: F811
     source: Path,

@@ -365,6 +365,7 @@ def test_sampled_text_depends_on_the_seed_alone(
     assert len(set(texts[0])) > 8
 
 
+@pytest.mark.nightly
 @needs_cross
 def test_an_arm64_runner_generates_the_same(
     runner: Start, programs: Programs, export_workspace: Workspace, tmp_path: Path

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etdeploy.core.processes import process
+from tests.support.export import ROOT, run_support
 
 pytest.importorskip("transformers", reason="needs etdeploy[llm]")
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[3]
-
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = str(tmp_path_factory.mktemp("kernels"))
-    arguments = ("-m", "tests.support.kernels_run", folder)
-    outcome = process.run(process.Request((sys.executable, *arguments), cwd=ROOT))
-    assert outcome.ok, outcome.stderr[-3000:]
-    told: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+    told: dict[str, Any] = run_support("kernels_run", str(tmp_path_factory.mktemp("kernels")))
     return told
 
 
@@ -95,6 +89,7 @@ def test_few_tokens_have_the_bits_that_each_has_alone(tmp_path: Path) -> None:
     _assert_right(_checked(compiler, tmp_path, "-O1"))
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not _CROSS, reason="g++-aarch64-linux-gnu is not installed")
 @pytest.mark.skipif(not _QEMU, reason="qemu-user-static is not installed")
 def test_all_instructions_of_arm_give_the_same_bits(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ def test_a_language_model_has_its_own_keys() -> None:
     assert bits == {None, 5, 5.5}
     schemes = {dict(c.changes).get("export.quantization", "8da4w") for c in space.candidates}
     assert schemes == {"8da4w", "8da8w", "none", "int8_dynamic"}
+    [scheme] = [knob for knob in space.knobs if knob.key == "export.quantization"]
+    assert (scheme.values[0], scheme.values[-1]) == ("8da4w", "none")
     # The default is a value, which only 8da4w has.
     place = [knob.key for knob in space.knobs].index("export.target_bits")
     by_scheme: dict[str, set[str]] = {}

@@ -24,9 +24,11 @@ from tests.support.swift import Swift
 pytestmark = pytest.mark.integration
 
 APPS = (
-    make_app(), make_app(task="image-classification"),
-    make_app(task="automatic-speech-recognition"), make_app("generation"),
-    make_app("generation", task="text-generation"),
+    make_app(), make_app("generation"),
+    *(pytest.param(each, marks=pytest.mark.nightly) for each in (
+        make_app(task="image-classification"), make_app(task="automatic-speech-recognition"),
+        make_app("generation", task="text-generation"),
+    )),
 )  # fmt: skip
 
 
