@@ -78,3 +78,10 @@ def test_checks_run_one_of_several_alike_operators_and_look_at_each() -> None:
     # The second tensor looks like the first; the others differ in shape, memory or type.
     assert found["run"] == [0, 2, 3, 4]
     assert found["given"] == found["wanted"]
+
+
+def test_a_graph_is_sorted_as_a_copy_of_it_would_be() -> None:
+    found = run_support("sorted_graphs")
+    for made, wanted in found["pairs"]:
+        assert made == wanted
+    assert found["cycle"]

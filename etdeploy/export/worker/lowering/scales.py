@@ -4,7 +4,7 @@ torchao's default scale lets the largest weight of a group just fit. A smaller o
 rounds all others more finely, which for most groups is the lesser error: on SmolLM2-135M-Instruct,
 the KL divergence to the original is 0.32 with it instead of 0.42, and half of that with the errors
 of columns weighted by their mean squared activations. Data-free and weighted search as in llama.cpp
-(https://github.com/ggml-org/llama.cpp/blob/master/tools/imatrix/README.md), on a fixed grid.
+(https://github.com/ggml-org/llama.cpp/blob/master/tools/imatrix/README.md), coarse and then fine.
 
 GPTQ (https://arxiv.org/abs/2210.17323, algorithm 1) rounds the columns of a weight in turn, and
 adds to those that follow what makes up best for the error on the inputs of the layer. Scales of a

@@ -7,7 +7,8 @@ The program stays the same, byte for byte. Each patch is for the releases that a
   18497, open, copies what a pass does not change).
 - `rarely_collected`, `code_when_wanted`, `shapes_of_quantization`, `dtypes_checked_once`,
   `origins_shared`, `tensors_shared`, `programs_checked_once`, `messages_short`,
-  `hints_read_once`, `merges_checked_by_sets`, `delegates_known`: no upstream report is known.
+  `hints_read_once`, `merges_checked_by_sets`, `delegates_known`, `sorted_in_place`: no upstream
+  report is known.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import copy
 import gc
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, partial
+from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub, truediv
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -26,6 +29,7 @@ import executorch.exir._serialize._dataclass as dataclass_json
 import executorch.exir.backend.backend_api as backend_api
 import executorch.exir.backend.backend_details as backend_details
 import executorch.exir.backend.canonical_partitioners.group_partitioner as group_partitioner
+import executorch.exir.lowered_backend_module as lowered_backend_module
 import executorch.exir.pass_base as pass_base
 import executorch.exir.program._program as program
 import executorch.exir.verification.verifier as verifier
@@ -37,7 +41,7 @@ from executorch.exir.verification.arg_validator import EdgeOpArgValidator
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Interpreter
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.fx.graph import _PyTreeCodeGen
+from torch.fx.graph import _FindNodesLookupTable, _Namespace, _PyTreeCodeGen
 from torch.fx.passes.utils.fuser_utils import validate_partition
 from torch.fx.traceback import NodeSource
 from torch.utils import _pytree as pytree
@@ -306,6 +310,62 @@ def delegates_known() -> Iterator[None]:
         yield
 
 
+# What torch.fx sorts to the front as soon as its inputs are there (`legalize_graph`).
+_EARLY = frozenset((
+    *(add, mul, sub, floordiv, truediv, mod, le, lt, ge, gt, eq, ne),
+    torch.ops.aten.sym_constrain_range.default, torch.ops.aten.sym_constrain_range_for_size.default,
+    torch.ops.aten._assert_async.msg, torch.ops.aten.scalar_tensor.default,
+    torch.ops.aten._assert_scalar.default,
+))  # fmt: skip
+
+
+def sorted_in_place() -> AbstractContextManager[None]:
+    """The graph that loses a partition is sorted; torch.fx copies every node for that."""
+    copying = lowered_backend_module.legalize_graph
+
+    def sort(module: GraphModule) -> GraphModule:
+        order = _dependency_order(module.graph)
+        if len(order) < len(module.graph.nodes):
+            return copying(module)  # which reports the cycle
+        _put_in_order(module.graph, order)
+        module.recompile()
+        return module
+
+    return patched(lowered_backend_module, legalize_graph=sort)
+
+
+def _dependency_order(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The nodes in the order in which `legalize_graph` of torch.fx visits them."""
+    waits_for = {node: len(node.all_input_nodes) for node in graph.nodes}
+    ready = deque(node for node, count in waits_for.items() if not count)
+    order = []
+    while ready:
+        node = ready.popleft()
+        order.append(node)
+        for user in node.users:
+            waits_for[user] -= 1
+            if not waits_for[user]:
+                early = user.op == "call_function" and user.target in _EARLY
+                (ready.appendleft if early else ready.append)(user)
+    return order
+
+
+def _put_in_order(graph: torch.fx.Graph, order: Sequence[torch.fx.Node]) -> None:
+    """Gives a graph what a new one would have, into which the nodes were copied in this order."""
+    names, table = _Namespace(), _FindNodesLookupTable()
+    before = root = graph._root
+    for place, node in enumerate(order):
+        node._prev, before._next, before = before, node, node
+        node._sort_key = (place,)
+        node.users.clear()
+        names.create_name(node.name, node)
+        table.insert(node)
+        for source in node.all_input_nodes:
+            source.users.setdefault(node)
+    before._next, root._prev = root, before
+    graph._graph_namespace, graph._find_nodes_lookup_table = names, table
+
+
 @contextmanager
 def dtypes_checked_once() -> Iterator[None]:
     """ExecuTorch runs each graph nine times to see whether types of tensors fit operators."""
@@ -500,6 +560,7 @@ def upstream_patches() -> Iterator[None]:
         hints_read_once(),
         merges_checked_by_sets(),
         delegates_known(),
+        sorted_in_place(),
     ):
         yield
 
