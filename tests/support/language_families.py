@@ -235,9 +235,10 @@ def found(family: Family, path: Path) -> dict[str, Any]:
         model, context=CONTEXT, prefill_tokens=PART, path=family.path,
         conditional=lowering_of(spec).conditional,
     )  # fmt: skip
+    margins: list[float] = []
     if family.quantization != "none":
         quantized = quantize(spec, made.sources)["decode"].notes
-        wanted = _greedy(lambda name, *inputs: made.sources[name].module(*inputs))
+        wanted = _greedy(lambda name, *inputs: made.sources[name].module(*inputs), margins=margins)
         for name, buffer in made.sources["decode"].module.cache.named_buffers():
             if name.startswith(("key_", "value_")):
                 buffer.zero_()
@@ -258,6 +259,7 @@ def found(family: Family, path: Path) -> dict[str, Any]:
         "quantized": quantized,
         "wanted": wanted,
         "text": text,
+        "margins": margins,
     }
 
 
@@ -272,8 +274,11 @@ def _jumps(path: Path, method: str) -> int:
     return sum(isinstance(call, JumpFalseCall) for call in calls)
 
 
-def _greedy(step: Step, most: int = PART) -> list[int]:
-    """The text after the prompt, which is taken in parts."""
+def _greedy(step: Step, most: int = PART, margins: list[float] | None = None) -> list[int]:
+    """The text after the prompt, which is taken in parts.
+
+    `margins` gets how far the logit of each token is above the next largest.
+    """
     import torch
 
     ids, at = prompt(), 0
@@ -285,6 +290,9 @@ def _greedy(step: Step, most: int = PART) -> list[int]:
         at += len(part)
         if at == len(ids):
             ids.append(int(logits[0].argmax()))
+            if margins is not None:
+                first, second = logits[0].flatten().topk(2).values.tolist()
+                margins.append(first - second)
         if len(ids) == PROMPT + NEW:
             return ids[PROMPT:]
 

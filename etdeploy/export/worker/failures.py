@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -168,6 +169,7 @@ def is_user_file(name: str) -> bool:
     return not any(path.is_relative_to(root) for root in system_folders())
 
 
+@cache
 def system_folders() -> tuple[Path, ...]:
     """Where Python, its library and installed packages live."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")

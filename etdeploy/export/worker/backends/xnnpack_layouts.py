@@ -19,11 +19,12 @@ outputs by ExecuTorch's pass, with weights in floats: the program does not load.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import executorch.backends.xnnpack.xnnpack_preprocess as preprocess
+import executorch.exir.backend.backend_api as backend_api
 import torch
 from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack._passes.channels_last_tagged_reshape_pass import (
@@ -259,14 +260,21 @@ _READ = (
     "inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_constants",
     "buffers_to_mutate",
 )  # fmt: skip
+_TAGGED = "_get_node_list_with_same_tag"
 
 
 @contextmanager
 def _signatures_read_once() -> Iterator[None]:
-    """The partitioner, which changes no program, asks for each node what the inputs are."""
-    partition = XnnpackPartitioner.partition
+    """What changes no program asks for each of its nodes what the inputs are."""
+    with (
+        patched(XnnpackPartitioner, partition=_reading_once(XnnpackPartitioner.partition)),
+        patched(backend_api, **{_TAGGED: _reading_once(getattr(backend_api, _TAGGED))}),
+    ):
+        yield
 
-    def read_once(self: XnnpackPartitioner, program: Any) -> Any:
+
+def _reading_once(run: Callable[..., Any]) -> Callable[..., Any]:
+    def read_once(*args: Any) -> Any:
         known: dict[tuple[str, int], tuple[Any, Any]] = {}
 
         def remembered(name: str) -> property:
@@ -281,10 +289,9 @@ def _signatures_read_once() -> Iterator[None]:
             return property(get)
 
         with patched(ExportGraphSignature, **{name: remembered(name) for name in _READ}):
-            return partition(self, program)
+            return run(*args)
 
-    with patched(XnnpackPartitioner, partition=read_once):
-        yield
+    return read_once
 
 
 def _copies_removed_if_any() -> AbstractContextManager[None]:
