@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -238,7 +238,8 @@ def found(family: Family, path: Path) -> dict[str, Any]:
     margins: list[float] = []
     if family.quantization != "none":
         quantized = quantize(spec, made.sources)["decode"].notes
-        wanted = _greedy(lambda name, *inputs: made.sources[name].module(*inputs), margins=margins)
+        choices = _choices(lambda name, *inputs: made.sources[name].module(*inputs))
+        wanted, margins = ([choice[i] for choice in choices] for i in (0, 1))
         for name, buffer in made.sources["decode"].module.cache.named_buffers():
             if name.startswith(("key_", "value_")):
                 buffer.zero_()
@@ -249,7 +250,7 @@ def found(family: Family, path: Path) -> dict[str, Any]:
     program = Runtime.get().load_program(str(path))
     methods = {method.name: program.load_method(method.name) for method in made.methods}
     part = PART if "prefill" in methods else 1
-    text = _greedy(lambda name, *inputs: methods[name].execute(inputs)[0], part)
+    chosen = _choices(lambda name, *inputs: methods[name].execute(inputs)[0], part, wanted)
     return {
         "jumps": _jumps(path, "decode"),
         "path": made.path,
@@ -258,7 +259,7 @@ def found(family: Family, path: Path) -> dict[str, Any]:
         "methods": [method.model_dump() for method in made.methods],
         "quantized": quantized,
         "wanted": wanted,
-        "text": text,
+        "text": [token for token, _ in chosen],
         "margins": margins,
     }
 
@@ -274,14 +275,14 @@ def _jumps(path: Path, method: str) -> int:
     return sum(isinstance(call, JumpFalseCall) for call in calls)
 
 
-def _greedy(step: Step, most: int = PART, margins: list[float] | None = None) -> list[int]:
-    """The text after the prompt, which is taken in parts.
+def _choices(step: Step, most: int = PART, given: Sequence[int] = ()) -> list[tuple[int, float]]:
+    """The most probable tokens after the prompt, and how far each logit is above the next largest.
 
-    `margins` gets how far the logit of each token is above the next largest.
+    The prompt is taken in parts. A token follows those of `given`, or the ones chosen before it.
     """
     import torch
 
-    ids, at = prompt(), 0
+    ids, at, found = prompt(), 0, list[tuple[int, float]]()
     while True:
         part = ids[at : at + most]
         method = "prefill" if len(part) > 1 else "decode"
@@ -289,12 +290,11 @@ def _greedy(step: Step, most: int = PART, margins: list[float] | None = None) ->
             logits = step(method, torch.tensor([part]), torch.tensor([at]))
         at += len(part)
         if at == len(ids):
-            ids.append(int(logits[0].argmax()))
-            if margins is not None:
-                first, second = logits[0].flatten().topk(2).values.tolist()
-                margins.append(first - second)
+            (first, second), (token, _) = (each.tolist() for each in logits[0].flatten().topk(2))
+            found.append((token, first - second))
+            ids.append(given[len(found) - 1] if given else token)
         if len(ids) == PROMPT + NEW:
-            return ids[PROMPT:]
+            return found
 
 
 if __name__ == "__main__":

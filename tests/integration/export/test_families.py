@@ -53,11 +53,13 @@ def test_the_text_is_that_of_the_eager_model(found: dict[str, dict[str, Any]], n
     told = found[name]
     plain = name in _COMPRESSED or FAMILIES[name].path == "plain"
     assert told["path"] == ("plain" if plain else "fast"), told["why"]
-    pairs = enumerate(zip(told["text"], told["wanted"], strict=True))
-    differs = next((at for at, (token, wanted) in pairs if token != wanted), None)
-    if differs is not None:  # quantized: another rounding moves logits by up to 0.06
-        assert differs >= 4
-        assert told["margins"][differs] < 0.12
+    wanted = told["wanted"]
+    if FAMILIES[name].quantization != "none":  # another rounding moves logits by up to 0.06
+        clear = [at for at, margin in enumerate(told["margins"]) if margin > 0.12]
+        assert len(clear) >= len(wanted) / 2
+        assert [told["text"][at] for at in clear] == [wanted[at] for at in clear]
+    else:
+        assert told["text"] == wanted
     # One token again and again would be right by chance.
     assert len(set(told["text"])) > 2
 
