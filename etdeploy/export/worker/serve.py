@@ -30,8 +30,7 @@ from etdeploy.export.worker.background import end_openmp_threads
 from etdeploy.export.worker.failures import OUR_PACKAGE, system_folders
 from etdeploy.export.worker.loading.paths import add_user_folder, pin_installed, user_folders
 
-# Threads that end take this long on a machine with other work.
-_PATIENCE_S = 20.0
+_PATIENCE_S = 2.0
 # The worker's `main`, with the arguments and the modules that were preloaded.
 Worker = Callable[[list[str], Collection[str]], int]
 
