@@ -16,6 +16,7 @@ from etdeploy.backends.openvino import has_vnni
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced, patched
 from etdeploy.export.worker.failures import fail, name_method
+from etdeploy.export.worker.tracing.dims import dynamic_symbols
 
 _BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_symmetric)
 # Between a softmax and the product with it: dropout, a cast, a reshape.
@@ -212,7 +213,7 @@ def _feeds_product(node: torch.fx.Node, hops: int = _HOPS) -> bool:
 
 def _refuse_dynamic(traced: torch.export.ExportedProgram) -> None:
     """The delegate leaves every output at its largest size."""
-    if not traced.range_constraints:
+    if not dynamic_symbols(traced):
         return
     raise fail(
         "lowering",

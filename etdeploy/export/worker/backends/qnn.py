@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import free_symbols
-from torch.utils._pytree import tree_leaves
 
 from etdeploy.backends.qnn.diagnostics import QNN_LOWERING_FAILURES
 from etdeploy.backends.qnn.facts import IN_BLOCKS, PERFORMANCE_MODES
@@ -31,6 +29,7 @@ from etdeploy.export.worker.failures import WorkerError, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.rewrites.base import Log, Writer
 from etdeploy.export.worker.rewrites.constants import folded_constants, makes_constant
+from etdeploy.export.worker.tracing.dims import dynamic_symbols
 from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
 from etdeploy.export.worker.tracing.trace import failure_of_node
 
@@ -301,8 +300,7 @@ def positional(module: torch.nn.Module, call: ExampleInputs) -> Positional:
 
 def check_supported(source: MethodSource, traced: torch.export.ExportedProgram) -> None:
     """Ends the export of a model that the HTP cannot run, before it is compiled."""
-    symbols = traced.range_constraints.keys() & _used_symbols(traced)
-    if symbols:
+    if symbols := dynamic_symbols(traced):
         raise _dynamic(source, symbols)
     for node in traced.graph.nodes:
         name = getattr(node.target, "__name__", None)
@@ -316,13 +314,6 @@ def check_supported(source: MethodSource, traced: torch.export.ExportedProgram) 
                 "bits",
                 remedy=f"Keep such values out of the exported model; or\n{_OTHER}",
             )
-
-
-def _used_symbols(program: torch.export.ExportedProgram) -> set[object]:
-    """Those of sizes in the graph: one that was traced again may have ranges of others, too."""
-    values = [leaf for node in program.graph.nodes for leaf in tree_leaves(node.meta.get("val"))]
-    sized = (value for value in values if isinstance(value, torch.Tensor | torch.SymInt))
-    return {symbol for value in sized for symbol in free_symbols(value)}
 
 
 def _dynamic(source: MethodSource, symbols: Iterable[object]) -> WorkerError:

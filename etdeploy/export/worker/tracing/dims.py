@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.utils._pytree import tree_leaves
 
 from etdeploy.core.console import count
 from etdeploy.export.worker.failures import describe, fail
@@ -28,6 +30,16 @@ _FEW_STEPS = 100
 # Of one processor, with XNNPACK on a server: 80 steps of an LSTM took 23 s, 160 took 64 s, and 480
 # in three layers, with rewrites, about 150 s.
 _STEP_S = 0.3
+
+
+def dynamic_symbols(program: torch.export.ExportedProgram) -> set[object]:
+    """Return the symbols of sizes that are not fixed.
+
+    The ranges of a program that was traced again may name symbols that no size has any more.
+    """
+    values = [leaf for node in program.graph.nodes for leaf in tree_leaves(node.meta.get("val"))]
+    sized = (value for value in values if isinstance(value, torch.Tensor | torch.SymInt))
+    return {s for value in sized for s in free_symbols(value) if s in program.range_constraints}
 
 
 @dataclass(frozen=True)
