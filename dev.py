@@ -198,7 +198,7 @@ def side_by_side() -> list[str]:
         return []
     return [
         *("--numprocesses", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"),
-        "--max-worker-restart=0",  # pytest-xdist waits forever for files of one that crashed
+        "--max-worker-restart=0",  # a file that crashes its process would run again, and has hung
     ]
 
 

@@ -16,10 +16,6 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[2]
 
 
-class ForkedError(AssertionError):
-    """A process failed; the text is the end of what it printed."""
-
-
 def run_forked(arguments: tuple[str, ...], output: Path) -> str:
     """What `python ARGUMENTS` prints, which are `-m MODULE ...` or `-c CODE ...`."""
     context = multiprocessing.get_context("forkserver")
@@ -31,8 +27,7 @@ def run_forked(arguments: tuple[str, ...], output: Path) -> str:
     finally:
         child.kill()  # of a test that has timed out
     printed = output.read_text(errors="replace")
-    if child.exitcode:
-        raise ForkedError(f"exit {child.exitcode}\n{printed[-3000:]}")
+    assert not child.exitcode, f"exit {child.exitcode}\n{printed[-3000:]}"
     return printed
 
 
@@ -46,12 +41,9 @@ def _run(arguments: tuple[str, ...], output: Path, environment: dict[str, str]) 
     warnings.simplefilter("ignore")
     kind, what, *rest = arguments
     sys.argv[:] = [what, *rest]
-    try:
-        if kind == "-m":
-            runpy.run_module(what, run_name="__main__", alter_sys=True)
-        else:
-            code = output.with_name("code.py")
-            code.write_text(what)
-            runpy.run_path(str(code), run_name="__main__")
-    finally:
-        sys.stdout.flush()
+    if kind == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        code = output.with_name("code.py")
+        code.write_text(what)
+        runpy.run_path(str(code), run_name="__main__")

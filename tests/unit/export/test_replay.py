@@ -19,8 +19,8 @@ class Scaled(torch.nn.Module):  # type: ignore[misc]
 class Quantized(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, bits: int) -> None:
         super().__init__()
-        self.range = {8: (2**-8, 0, 0, 255, torch.uint8), 16: (2**-16, 0, 0, 65535, torch.uint16)}
-        self.chosen = self.range[bits]
+        dtype = {8: torch.uint8, 16: torch.uint16}[bits]
+        self.chosen = (2**-bits, 0, 0, 2**bits - 1, dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         ops: Any = torch.ops.quantized_decomposed
@@ -59,7 +59,7 @@ def test_a_value_beyond_16_bit_floats_is_the_largest_of_them() -> None:
 
 @pytest.mark.parametrize(("bits", "explained", "wrong"), [(8, 1, 2), (16, 7, 9)])
 def test_a_quantized_value_may_be_steps_off(bits: int, explained: int, wrong: int) -> None:
-    import torch.ao.quantization.fx._decomposed
+    import torch.ao.quantization.fx._decomposed  # registers the operators
 
     x, module = torch.zeros(4), Quantized(bits)
     for steps, is_explained in ((explained, True), (wrong, False)):

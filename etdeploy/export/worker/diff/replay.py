@@ -174,9 +174,11 @@ class Replayed:
         return _UNIT.get(self.dtype or value.dtype, _FINEST_UNIT)
 
     def _in_range(self, value: torch.Tensor) -> torch.Tensor:
-        """With the largest value of the scheme's type for those that it has no number for."""
-        most = torch.finfo(self.dtype).max if self.dtype else None
-        return value.clamp(-most, most) if most else value
+        """Clamp values to the range of the type that the scheme computes in."""
+        if self.dtype is None:
+            return value
+        most = torch.finfo(self.dtype).max
+        return value.clamp(-most, most)
 
     def _compare(self, node: Node, seen: ObservedValue, segment: Any) -> None:
         values = self.values[node]
@@ -305,11 +307,10 @@ def _floats(value: torch.Tensor, node: Node) -> torch.Tensor:
     return (value - zero_point) * scale
 
 
-def _steps(node: Node) -> float:
+def _steps(quantization: Node) -> float:
     """How many steps a kernel's result may be off."""
-    if not is_quantization(node):
-        return _STEPS
-    return max(_STEPS, (int(node.args[4]) - int(node.args[3])) / _EXACT_STEPS)
+    low, high = int(quantization.args[3]), int(quantization.args[4])
+    return max(_STEPS, (high - low) / _EXACT_STEPS)
 
 
 def _stored(value: torch.Tensor, node: Node) -> torch.Tensor:
