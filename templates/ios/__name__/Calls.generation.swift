@@ -115,14 +115,17 @@ final class Calls<Model: LanguageModel> {
     position == 0 || end - position <= rewind ?? .max
   }
 
-  /// Takes as many of the tokens as one call can; gives their number.
+  /// Takes as many of the tokens as one call can; gives their number. A call that is filled up with
+  /// padding leaves the last of them to the next one: its logits are those after the padding.
   @discardableResult
   func step(_ tokens: ArraySlice<Int64>, at position: Int) throws -> Int {
     guard reaches(position) else {
       throw Failure(.usage, "the position cannot be set back from \(end) to \(position)")
     }
     let (method, count) = try choose(tokens.count, at: position)
-    logits = try model.logits(method.name, tokens.prefix(count), at: position)
+    let padding = method.dynamic ? 0 : method.maxTokens - count
+    let given = tokens.prefix(count) + [Int64](repeating: 0, count: padding)
+    logits = try model.logits(method.name, given, at: position)
     end = max(position == 0 ? 0 : end, position + count)
     return count
   }
@@ -132,7 +135,8 @@ final class Calls<Model: LanguageModel> {
   private func choose(_ count: Int, at position: Int) throws -> (Method, Int) {
     let calls = methods.map { method in
       let room = min(count, method.maxTokens, method.capacity - position)
-      return (method, method.dynamic || room == method.maxTokens ? room : 0)
+      let whole = method.dynamic || room == method.maxTokens
+      return (method, whole ? room : padded(method, count, at: position))
     }
     func cost(_ call: (Method, Int)) -> (Int, Int, Int) {
       (-call.1, call.0.role == "prefill" ? 1 : 0, call.0.capacity)
@@ -141,5 +145,14 @@ final class Calls<Model: LanguageModel> {
       throw Failure(.usage, "no method takes a token at position \(position)")
     }
     return best
+  }
+
+  /// Of tokens that do not fill a method of one length, how many it takes with padding after them;
+  /// 0 where single tokens are faster. What a call writes for the padding is overwritten before a
+  /// token looks at it; a cache that cannot be set back would lose what was there before.
+  private func padded(_ method: Method, _ count: Int, at position: Int) -> Int {
+    let taken = count - 1
+    let fits = rewind == nil && method.capacity - position >= method.maxTokens
+    return fits && taken >= max(2, method.maxTokens / 16) ? taken : 0
   }
 }

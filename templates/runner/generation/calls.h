@@ -15,6 +15,9 @@ using executorch::runtime::MethodMeta;
 
 // The most calls of a method that its trace has: a trace grows with each, and shares settle quickly.
 constexpr int64_t kTracedCalls = 10;
+// A call of a method for prompts takes about as long as those of one of so many of its tokens: 4 of
+// 128 with 32-bit floats in OpenVINO on two cores.
+constexpr int64_t kCallInTokens = 16;
 
 // Whether there are several, whose buffers have to share their memory.
 inline bool share_memory(const std::vector<GenerationMethod>& methods) {
@@ -139,7 +142,8 @@ class Calls {
     return text;
   }
 
-  // Takes as many of the tokens as one call can; gives their number.
+  // Takes as many of the tokens as one call can; gives their number. A call that is filled up with
+  // padding leaves the last of them to the next one: its logits are those after the padding.
   //
   // tokens: Of which the first is at `position`.
   // logits: Gets those of the last token that was taken; they stay until the next call.
@@ -244,15 +248,16 @@ class Calls {
   // least are there.
   const float* call(const Method& method, const int64_t* tokens, int64_t count, int64_t position,
                     int64_t rows) {
+    const int64_t length = method.facts.dynamic ? count : method.facts.max_tokens;
     const TensorPtr first = embedding_
-        ? embed(tokens, count, position, method.inputs[0])
-        : tokens_tensor(tokens, {1, count}, method.inputs[0]);
+        ? embed(tokens, count, position, length, method.inputs[0])
+        : tokens_tensor(tokens, count, length, method.inputs[0]);
     // Of the first token, or of each.
-    const int64_t positions = method.inputs[1].sizes()[0] == 1 ? 1 : count;
+    const int64_t positions = method.inputs[1].sizes()[0] == 1 ? 1 : length;
     fill_ascending(position_, position, positions);
     std::vector<TensorPtr> inputs{first, make_tensor({positions}, position_, method.inputs[1])};
     if (table_) {
-      inputs.push_back(columns(count, position, method.inputs[2]));
+      inputs.push_back(columns(length, position, method.inputs[2]));
     }
     std::vector<EValue> values(inputs.begin(), inputs.end());
     values.insert(values.end(), encoded_.begin(), encoded_.end());
@@ -350,25 +355,26 @@ class Calls {
     }
   }
 
-  TensorPtr tokens_tensor(const int64_t* tokens, const Shape& shape, const TensorInfo& info) {
-    const auto count = static_cast<size_t>(shape.back());
-    std::memcpy(tokens_.data(), tokens, count * sizeof(int64_t));
-    return make_tensor(shape, tokens_, info);
+  // The tokens, and the first of them again until there are `length`.
+  TensorPtr tokens_tensor(const int64_t* tokens, int64_t count, int64_t length,
+                          const TensorInfo& info) {
+    for (int64_t i = 0; i < length; ++i) {
+      std::memcpy(tokens_.data() + i * sizeof *tokens, &tokens[i < count ? i : 0], sizeof *tokens);
+    }
+    return make_tensor({1, length}, tokens_, info);
   }
 
-  // Embeddings of tokens, with those of the encoder in place of the placeholder's.
-  TensorPtr embed(const int64_t* tokens, int64_t count, int64_t position, const TensorInfo& info) {
+  // Embeddings of tokens, with those of the encoder in place of the placeholder's. Rows after them
+  // keep what was there.
+  TensorPtr embed(const int64_t* tokens, int64_t count, int64_t position, int64_t length,
+                  const TensorInfo& info) {
     EmbeddingMethod& embedding = *embedding_;
-    std::vector<int64_t> ids(tokens, tokens + count);
-    if (!embedding.dynamic) { // whose further rows are not used
-      ids.resize(static_cast<size_t>(embedding.input.sizes()[1]), tokens[0]);
-    }
-    const auto taken = static_cast<int64_t>(ids.size());
+    const int64_t taken = embedding.dynamic ? count : embedding.input.sizes()[1];
     Loaded& loaded = loaded_[embedding.loaded];
     restart_trace(loaded.tracer.get());
     loaded.traced = {text_, 1, count, position};
     const auto outputs = module_.execute(
-        loaded.name, EValue(tokens_tensor(ids.data(), {1, taken}, embedding.input)));
+        loaded.name, EValue(tokens_tensor(tokens, count, taken, embedding.input)));
     require(outputs.error(), kInference, "method " + loaded.name + " failed at position " +
             std::to_string(position));
     const size_t row = static_cast<size_t>(embedding.size) * sizeof(float);
@@ -384,7 +390,7 @@ class Calls {
       }
       before.push_back(before.back() + (replaced ? 1 : 0));
     }
-    return make_tensor({1, count, embedding.size}, embeddings_, info);
+    return make_tensor({1, length, embedding.size}, embeddings_, info);
   }
 
   // The same with keys and values among inputs and outputs. Tokens are the last of the method's.
@@ -532,7 +538,8 @@ class Calls {
     for (const Method& method : methods_) {
       const GenerationMethod& facts = method.facts;
       const int64_t room = std::min({count, facts.max_tokens, facts.capacity - position});
-      const int64_t taken = facts.dynamic || room == facts.max_tokens ? room : 0;
+      const bool whole = facts.dynamic || room == facts.max_tokens;
+      const int64_t taken = whole ? room : padded(facts, count, position);
       if (taken > most || (best != nullptr && taken == most && cost(facts) < cost(best->facts))) {
         best = &method;
         most = taken;
@@ -542,6 +549,16 @@ class Calls {
       throw Failure(kInputs, "no method takes a token at position " + std::to_string(position));
     }
     return {best, most};
+  }
+
+  // Of tokens that do not fill a method of one length, how many it takes with padding after them;
+  // 0 where single tokens are faster. What a call writes for the padding is overwritten before a
+  // token looks at it; a cache that cannot be set back would lose what was there before.
+  int64_t padded(const GenerationMethod& facts, int64_t count, int64_t position) const {
+    const int64_t taken = count - 1;
+    const bool fits = rewind_ == std::numeric_limits<int64_t>::max() &&
+        facts.capacity - position >= facts.max_tokens;
+    return fits && taken >= std::max<int64_t>(2, facts.max_tokens / kCallInTokens) ? taken : 0;
   }
 
   // The method that takes so many tokens and gives the logits of each; null where none does.

@@ -71,7 +71,7 @@ class Lowering:
         apart: Whether its partitions run elsewhere than on the CPU, so that what stays there and
             the tensors that pass between both cost time: a note names them.
         fixed_shapes: Whether each tensor has one size only: a language model's prompts are taken in
-            parts of one length then, and the rest token by token.
+            parts of one length then, the last one padded.
         rotary_tables: Whether rotary embeddings are looked up by position, since it computes angles
             too inexactly.
         failures: What exceptions of its lowering mean, by their text; `kind` among the facts of a

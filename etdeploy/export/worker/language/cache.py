@@ -38,6 +38,8 @@ class UnsupportedModelError(Exception):
 NEVER = 2.0**23
 # XNNPACK joins no more tensors than this at once.
 _MOST = 5
+# Backends whose methods have fixed sizes store the weights with each of them.
+_MOST_FIXED = 2
 _STEP = 4
 # With fewer positions, a token takes no less time.
 _LEAST = 128
@@ -91,14 +93,15 @@ class Places:
     held: torch.Tensor
 
 
-def bounds_of(context: int) -> tuple[int, ...]:
+def bounds_of(context: int, *, fixed: bool) -> tuple[int, ...]:
     """Where the segments of a cache end: each at four times as many positions as the one before.
 
     The attention's cost follows the number of positions that a method looks at; each more method is
-    lowered on its own, with all layers.
+    lowered on its own, with all layers. There are fewer of `fixed` sizes.
     """
     bounds = [context]
-    while bounds[0] // _STEP >= _LEAST and len(bounds) < _MOST:
+    most = _MOST_FIXED if fixed else _MOST
+    while bounds[0] // _STEP >= _LEAST and len(bounds) < most:
         bounds.insert(0, bounds[0] // _STEP)
     return tuple(bounds)
 
@@ -852,12 +855,12 @@ def methods_for(
     With `verify_tokens`, those of prompts can give the logits of so many tokens.
 
     The stock attention's cost follows a method's capacity, so there are several for each role: of
-    2048 positions, those of 128, 512 and 2048. The kernel's follows the position. ExecuTorch's own
-    runner has one method for all calls.
+    2048 positions, those of 128, 512 and 2048, or 512 and 2048 if sizes are `fixed`. The kernel's
+    follows the position. ExecuTorch's own runner has one method for all calls.
     """
     if layout == "executorch":
         return (forward_method(context, 1 if fixed else min(prefill_tokens, context)),)
-    bounds = (context,) if attention == "kernel" else bounds_of(context)
+    bounds = (context,) if attention == "kernel" else bounds_of(context, fixed=fixed)
     tokens = min(prefill_tokens, context)
     return tuple(_methods(bounds, tokens, fixed, 0 if fixed else min(verify_tokens, tokens)))
 

@@ -165,7 +165,9 @@ def generation_sources(
                     notes=tuple(filter(None, (cost_note(model),))),
                     static_cache=static.facts,
                 )
-            cache = _fitting(model, each, own_attention, layout, context, prefill_tokens, own, bits)
+            cache = _fitting(
+                model, each, own_attention, layout, context, prefill_tokens, own, bits, fixed=fixed
+            )
         except UnsupportedModelError as misfit:
             more = own_attention != attentions[-1] and each == "fast"
             (unread if more else reasons).append(str(misfit))
@@ -253,6 +255,8 @@ def _fitting(
     most_tokens: int,
     wanted: torch.Tensor,
     bits: int,
+    *,
+    fixed: bool,
 ) -> Buffers:
     """The cache of a path on which the model gives the logits of transformers' forward.
 
@@ -271,7 +275,7 @@ def _fitting(
             checked = Buffers(model, examples, bounds, most_tokens, llama=llama)
             _compare(wanted, _in_parts(model, checked, _tokens(model), batched=not fast))
             del checked
-            bounds = bounds_of(context) if segmented else (context,)
+            bounds = bounds_of(context, fixed=fixed) if segmented else (context,)
             return Buffers(model, examples, bounds, most_tokens, llama=llama, bits=bits)
     except (MemoryError, UnsupportedModelError):
         model.set_attn_implementation(own)
