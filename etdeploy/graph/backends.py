@@ -75,7 +75,8 @@ def program_blockers(
     Before it is exported, what its spec shows of that.
     """
     if program is None and spec and not spec.is_finished:
-        methods = 2 if spec.generation and spec.generation.methods == "hybrid" else 1
+        hybrid = spec.generation is not None and spec.generation.methods == "hybrid"
+        methods = 2 if hybrid and spec.observation is None else 1
         backend = backend_named(str(spec.backend))
         if found := backend.request_blocker(spec.request, methods, _destination(job)):
             yield found

@@ -236,7 +236,13 @@ class ProgramDiff:
         overrides = {**dict.fromkeys(found.overrides, scheme), **recipe.export.overrides}
         export = recipe.export.model_copy(update={"overrides": overrides})
         loaded = replace(self.job.loaded, recipe=recipe.model_copy(update={"export": export}))
-        job = replace(self.job, loaded=loaded, variant=self.job.variant + _SUGGESTED)
+        # Of one method, as what it is compared with.
+        job = replace(
+            self.job,
+            loaded=loaded,
+            observation=NodeObservation(nodes=()),
+            variant=self.job.variant + _SUGGESTED,
+        )
         [end] = self.run_steps([replace(self.member, job=job)], StepName.EXPORT)
         if isinstance(end.error, ExportError):
             self.notes.append(f"The suggested overrides cannot be exported: {end.error.message}")

@@ -16,6 +16,7 @@ from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import BuildError, CheckError, ExportError
 from etdeploy.devices.base import DeviceFacts
 from etdeploy.devices.local.device import LocalDevice
+from etdeploy.export.spec import NodeObservation
 from etdeploy.graph import preflight
 from etdeploy.graph.backends import extras_for, program_blockers, simulation_for
 from etdeploy.graph.explain import explain
@@ -190,3 +191,5 @@ def test_weights_that_the_simulator_cannot_load_are_refused_before_an_export(
     assert spec.generation is not None
     alone = spec.generation.model_copy(update={"methods": "kv"})
     assert not list(program_blockers(host, None, spec.model_copy(update={"generation": alone})))
+    observed = {"observation": NodeObservation(nodes=())}
+    assert not list(program_blockers(host, None, spec.model_copy(update=observed)))

@@ -141,7 +141,6 @@ def test_each_node_is_as_exact_as_its_quantization_allows(cli: Cli, folder: Path
         "model": {"hf": str(folder / "llama")},
         "export": {
             "soc": "SM8750",
-            "options": {"weight_sharing": False},
             "generation": {"context": CONTEXT, "prefill_tokens": PART, "evaluate": "none"},
         },
     }
