@@ -7,6 +7,7 @@ a model can be run as it was loaded while its weights are quantized in place, an
 from __future__ import annotations
 
 import ctypes
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -22,6 +23,9 @@ from etdeploy.export.worker.failures import WorkerError, failure_of
 
 Made = TypeVar("Made")
 _OMP_PAUSE_HARD = 2
+# In a fork: a byte that the process that started it shares, and sets when it has nothing else to do
+# than to wait for the fork.
+_waited_for: mmap.mmap | None = None
 
 
 class Starter(Protocol):
@@ -57,7 +61,9 @@ class ForkedComputation(Generic[Made]):
         end_openmp_threads()
         context = multiprocessing.get_context("fork")
         self._answers, answer = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(compute, answer), daemon=True)
+        self._started_by, self._waited_for = os.getpid(), mmap.mmap(-1, 1)
+        arguments = (compute, answer, self._waited_for)
+        process = context.Process(target=_work, args=arguments, daemon=True)
         with warnings.catch_warnings():
             # Of Python 3.12 and later: this process has several threads.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -71,6 +77,8 @@ class ForkedComputation(Generic[Made]):
             WorkerError: The computation failed.
             BackgroundLostError: The fork was killed.
         """
+        if os.getpid() == self._started_by:
+            self._waited_for[0] = 1
         try:
             made, failure = pickle.loads(self._answers.recv_bytes())  # noqa: S301 - our own fork
         except EOFError:
@@ -87,10 +95,25 @@ def can_fork() -> bool:
     return sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
 
 
-def _work(compute: Callable[[], Made], answer: Connection) -> None:
+def use_idle_threads() -> None:
+    """In a fork, computes with the other process's thread, too, from when that one waits for it."""
+    global _waited_for
+    if _waited_for is None or not _waited_for[0]:
+        return
     import torch
 
-    torch.set_num_threads(max(1, torch.get_num_threads() - 1))
+    _waited_for = None
+    torch.set_num_threads(torch.get_num_threads() + 1)
+
+
+def _work(compute: Callable[[], Made], answer: Connection, waited_for: mmap.mmap) -> None:
+    import torch
+
+    global _waited_for
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads - 1))
+    # With one thread, there is none that becomes idle.
+    _waited_for = waited_for if threads > 1 else None
     try:
         content = pickle.dumps((compute(), None))
     except BackgroundLostError:

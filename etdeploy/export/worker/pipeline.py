@@ -81,6 +81,7 @@ from etdeploy.export.worker.rewrites.order import (
 from etdeploy.export.worker.tracing.dims import check_numbers, recurrence_notes
 from etdeploy.export.worker.tracing.modes import in_either_mode
 from etdeploy.export.worker.tracing.sizes import SizedCall, sized_calls
+from etdeploy.export.worker.tracing.structure import shapes_of_graph
 from etdeploy.export.worker.tracing.tensors import (
     Values,
     flat_inputs,
@@ -722,7 +723,10 @@ def _traced(spec: ExportSpec, source: MethodSource, model: EvaluatedModule, log:
     if source.exported and model.module is source.module:
         program = source.exported
     else:
-        program = trace(model.module, source.inputs, source.dynamic_shapes, strict=spec.strict)
+        shapes = source.dynamic_shapes
+        if model.module is not source.module:  # a graph, since PT2E has quantized it
+            shapes = shapes_of_graph(source.module, source.inputs, shapes)
+        program = trace(model.module, source.inputs, shapes, strict=spec.strict)
     check_numbers(source, program)
     use_known_operators(program)
     quantized = model.module is not source.module

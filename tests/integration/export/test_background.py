@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 import pytest
 import torch
 
-from etdeploy.export.worker.background import BackgroundLostError, ForkedComputation
+from etdeploy.export.worker.background import (
+    BackgroundLostError,
+    ForkedComputation,
+    use_idle_threads,
+)
 from etdeploy.export.worker.failures import WorkerError, fail
 
 pytestmark = [
@@ -31,6 +36,24 @@ def test_a_later_fork_takes_the_result_of_an_earlier_one() -> None:
     first = ForkedComputation(lambda: os.getpid())
     found = ForkedComputation(lambda: (first.result(), os.getpid())).result()
     assert len({os.getpid(), *found}) == 3
+
+
+def test_a_fork_takes_the_thread_of_a_process_that_waits_for_it() -> None:
+    own = torch.get_num_threads()
+
+    def compute() -> tuple[int, int]:
+        before = torch.get_num_threads()
+        while torch.get_num_threads() == before:
+            use_idle_threads()
+            time.sleep(0.01)
+        use_idle_threads()
+        return before, torch.get_num_threads()
+
+    torch.set_num_threads(3)
+    try:
+        assert ForkedComputation(compute).result() == (2, 3)
+    finally:
+        torch.set_num_threads(own)
 
 
 def test_a_failure_is_that_of_the_computation() -> None:

@@ -278,12 +278,22 @@ class Expansion:
             if number > following:
                 raise UnlikeLayersError("its layers do not follow each other")
             place[self._calls[i]] = following = number
+        self._find_sizes(self._calls[known[0] : known[-1] + 1])
         self._find_ahead(self._calls[: known[0]])
         self._find_writes(self._calls[known[-1] + 1 :])
         for node in self._inputs:
             if self._is_constant(self._specs[node.name]) and node.users:
                 of = {place.get(user) for user in node.users}
                 place[node] = of.pop() if len(of) == 1 else None
+
+    def _find_sizes(self, layers: Sequence[Node]) -> None:
+        """Sizes that all layers use belong to none, though the first of them computes them."""
+        place = self._place
+        for node in reversed(layers):
+            users = [place[user] for user in node.users if user.op != "output"]
+            is_size = isinstance(node.meta.get("val"), torch.SymInt)
+            if is_size and place[node] == 0 and any(user != 0 for user in users):
+                place[node] = None
 
     def _find_ahead(self, ahead: Sequence[Node]) -> None:
         """Assign to a layer the nodes ahead of the first that use its weights or state only."""

@@ -28,7 +28,7 @@ from etdeploy.core.console import count
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.background import Starter, at_once
+from etdeploy.export.worker.background import Starter, at_once, use_idle_threads
 from etdeploy.export.worker.failures import (
     describe_errors,
     exception_text,
@@ -121,6 +121,8 @@ from etdeploy.recipe.tasks import has_cross_attention
 
 Begin = Callable[[], Forward]
 _FINEST = "8da8w"
+# Weights of a model whose texts take longer than everything else that can be done meanwhile.
+_LARGE = 500_000_000
 # Of a program whose nodes are observed: enough for attention to mix tokens.
 _OBSERVED_TOKENS = 32
 # Of a text that is computed eagerly, the logits of every so many tokens are compared.
@@ -677,14 +679,35 @@ def _quantized_texts(
 ) -> Iterator[Begin]:
     """Begins texts with the quantized model, in the block."""
     if in_place:
-        attention = eager.exported or eager.attention
-        with own_attention(loaded.model, attention), dequantized_once(loaded.files):
-            yield lambda: eager.forward(loaded.model)
+        attention, model = eager.exported or eager.attention, loaded.model
+        with (
+            own_attention(model, attention),
+            dequantized_once(loaded.files),
+            _using_idle_threads(model),
+        ):
+            yield lambda: eager.forward(model)
         return
     with caches_restored(modules):
         if eager.static_cache:
             modules = {n: with_all_logits(with_float_weights(m)) for n, m in modules.items()}
         yield lambda: eager.methods_forward(methods, modules)
+
+
+@contextmanager
+def _using_idle_threads(model: Any) -> Iterator[None]:
+    """Lets a large model compute with threads that become idle.
+
+    Another number of threads changes the last digits of logits, and a small model's texts are there
+    before the export waits for them.
+    """
+    if sum(weight.numel() for weight in model.parameters()) < _LARGE:
+        yield
+        return
+    hook = model.register_forward_pre_hook(lambda *_: use_idle_threads())
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def call_noise(source: MethodSource, module: torch.nn.Module) -> LogitNoise | None:

@@ -94,6 +94,17 @@ def shapes_by_parameter(
     return {**shapes, **collected}
 
 
+def shapes_of_graph(module: torch.nn.Module, call: ExampleInputs, shapes: Any) -> Any:
+    """dynamic_shapes of a module for its graph, which takes what `*inputs` collects one by one."""
+    kinds = {p.name: p.kind for p in inspect.signature(module.forward).parameters.values()}
+    if shapes is None or inspect.Parameter.VAR_POSITIONAL not in kinds.values() or call.keywords:
+        return shapes
+    flat: list[Any] = []
+    for name, each in shapes_by_parameter(module, call, shapes).items():
+        flat += each if each and kinds[name] == inspect.Parameter.VAR_POSITIONAL else [each]
+    return tuple(flat)
+
+
 def input_values(traced: torch.export.ExportedProgram) -> list[Any]:
     """What stands for each input in a traced program: a fake tensor, or the value itself."""
     # By their order: a copy of the graph calls `input`, which is a name of Python's, `input_1`.
