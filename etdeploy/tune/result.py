@@ -164,11 +164,15 @@ def tune_result(tuned: Tuned, recipe: str, device: str) -> TuneResult:
 
 def _known(tuned: Tuned) -> list[int]:
     """The combinations of which there are numbers."""
-    measured = set(tuned.found.figures)
+    found = tuned.found
+    exported = found.programs.keys() | found.program_failures.keys()
     return [
         n
         for n, candidate in enumerate(tuned.space.candidates)
-        if candidate.key in measured or (n in tuned.excluded and _is_first_of_program(tuned, n))
+        if candidate.key in found.figures
+        or (
+            n in tuned.excluded and candidate.program in exported and _is_first_of_program(tuned, n)
+        )
     ]
 
 

@@ -71,7 +71,7 @@ MODELS = {
     "llama": Layered("Llama", 4),
     "llama-methods": Layered("Llama", 5, methods=_BOTH),
     "llama-stock": Layered(
-        "Llama", 4, attention="stock", context=512, methods=("decode_128", "decode")
+        "Llama", 4, attention="stock", context=512, methods=("prefill", "decode_128", "decode")
     ),
     "llama-plain": Layered("Llama", 4, path="plain"),
     "llama-executorch": Layered("Llama", 4, layout="executorch"),

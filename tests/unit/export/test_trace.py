@@ -9,7 +9,12 @@ import torch
 from torch import nn
 
 from etdeploy.export.worker.lowering.overrides import module_path
-from etdeploy.export.worker.tracing.structure import ExampleInputs
+from etdeploy.export.worker.tracing.structure import (
+    ExampleInputs,
+    fixed_size,
+    input_values,
+    shapes_of_graph,
+)
 from etdeploy.export.worker.tracing.trace import trace, use_known_operators
 
 
@@ -105,3 +110,21 @@ def test_a_size_that_depends_on_values_is_left_to_the_lowering() -> None:
     use_known_operators(program)
     [output] = program.graph.output_node().args[0]
     assert [str(size).startswith("u") for size in output.meta["val"].shape] == [False, True]
+
+
+class Collecting(nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        return x * more[0].sum() + more[1].sum()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_graph_takes_one_by_one_what_a_module_collects(named: bool) -> None:
+    module = Collecting()
+    call = ExampleInputs((torch.ones(4), torch.ones(3), torch.ones(5)))
+    of_x, of_more = {0: torch.export.Dim("x", max=8)}, ({0: torch.export.Dim("y", max=8)}, None)
+    shapes = {"x": of_x, "more": of_more} if named else (of_x, of_more)
+    graph = trace(module, call, shapes, strict=False).module()
+    traced = trace(graph, call, shapes_of_graph(module, call, shapes), strict=False)
+    assert [fixed_size(value.shape[0]) for value in input_values(traced)] == [None, None, 5]
+    plain = nn.Linear(2, 2)
+    assert shapes_of_graph(plain, ExampleInputs((torch.ones(2),)), (of_x,)) == (of_x,)
