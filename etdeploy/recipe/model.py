@@ -418,11 +418,11 @@ class Export(Section):
     [what quantization costs](measuring.md#what-quantization-costs). Without the function,
     the example inputs are used, which is enough to measure speed.
 
-    For a model of `hf` with 8da4w or, on QNN, a static scheme: a text file (UTF-8; the first 512
-    tokens count, 1,024 with `target_bits`, and 2,048 on QNN). The model reads it, and the scales of
-    the 4-bit weights are chosen for the least error with the activations that occur, or the ranges
-    of activations are those that occur. By default, a text that etdeploy brings; `none` chooses the
-    scales by the weights alone. A mapping has prompts, too, or says how much of the text is read:
+    For a model of `hf` with 8da4w or, on QNN, a static scheme: a text file (UTF-8; the first 1,024
+    tokens count, and 2,048 on QNN). The model reads it, and the scales of the 4-bit weights are
+    chosen for the least error with the activations that occur, or the ranges of activations are
+    those that occur. By default, a text that etdeploy brings; `none` chooses the scales by the
+    weights alone. A mapping has prompts, too, or says how much of the text is read:
     `{text: notes.txt, prompts: 32}`."""
 
     rounding: Rounding = "nearest"

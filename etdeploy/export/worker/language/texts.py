@@ -19,7 +19,6 @@ from etdeploy.core.console import count
 from etdeploy.core.files.basic import write_atomic
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.named_texts import (
-    DIFFERENTIATED_TOKENS,
     MOST_READ,
     NamedText,
     calibration_text,
@@ -53,6 +52,8 @@ from etdeploy.recipe.paths import CALIBRATION
 _CALIBRATION_WINDOW = 512
 # Tokens whose logits tell whether a model computes as before.
 _TRIED_TOKENS = 8
+# Whose gradients tell how much each layer counts.
+_DIFFERENTIATED_TOKENS = 1024
 # Tokens that are read together, each from an empty cache.
 Parts = tuple[tuple[int, ...], ...]
 
@@ -335,7 +336,7 @@ def activations(spec: ExportSpec, loaded: LoadedModel, attention: str) -> Activa
     if spec.target_bits is None:
         return found
     text = _enough(spec, text, "target_bits", "target_bits", "null")
-    text = replace(text, parts=_at_once(loaded.model, text.parts, DIFFERENTIATED_TOKENS))
+    text = replace(text, parts=_at_once(loaded.model, text.parts, _DIFFERENTIATED_TOKENS))
     return replace(found, gradients=partial(read_for_gradients, loaded.model, attention, text))
 
 
