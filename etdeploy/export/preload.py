@@ -22,6 +22,7 @@ from etdeploy.backends.registry import backend_named
 from etdeploy.backends.values import Workstation
 from etdeploy.core.processes import process
 from etdeploy.core.processes.forks import ForkLostError, ForkRefusedError, ForkServer
+from etdeploy.export.hf.memory import machine_memory
 from etdeploy.export.protocol import progress_line
 from etdeploy.export.spec import ExportSpec
 
@@ -34,6 +35,12 @@ _ENVIRONMENT: Mapping[str, str | None] = {
     "PYTHONFAULTHANDLER": "1",
     "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
 }
+# PyTorch's: large tensors get huge pages where Linux has them on request. A model with 10^9
+# parameters takes a tenth less time, and up to a tenth more memory.
+_HUGE_PAGES: Mapping[str, str | None] = {
+    "THP_MEM_ALLOC_ENABLE": os.environ.get("THP_MEM_ALLOC_ENABLE", "1")
+}
+_HUGE_PAGES_FROM_BYTES = 12 << 30
 # The variables of an environment.
 _Key = tuple[tuple[str, str | None], ...]
 
@@ -100,7 +107,9 @@ def worker_environment(spec: ExportSpec) -> dict[str, str | None]:
     if spec.backend is None:
         return dict(_ENVIRONMENT)
     backend = backend_named(spec.backend)
-    return {**_ENVIRONMENT, **backend.export_environment(spec.request, Workstation.this())}
+    own = backend.export_environment(spec.request, Workstation.this())
+    roomy = machine_memory().total_bytes >= _HUGE_PAGES_FROM_BYTES
+    return {**_ENVIRONMENT, **(_HUGE_PAGES if roomy else {}), **own}
 
 
 class _SharedProcesses:

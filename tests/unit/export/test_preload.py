@@ -14,6 +14,7 @@ from etdeploy.core.processes import process
 from etdeploy.core.processes.forks import ForkLostError, ForkRefusedError
 from etdeploy.core.processes.process import Outcome, Request
 from etdeploy.export import preload
+from etdeploy.export.hf.memory import MachineMemory
 from etdeploy.export.preload import OWN_PROCESSES, preloaded_exports, worker_environment
 from etdeploy.export.spec import ExportSpec
 
@@ -153,3 +154,12 @@ def test_without_a_fork_the_export_gets_another_process(
     assert undone == [True]
     assert str(error) in log.read_text()
     assert "the preloaded process" in log.read_text()
+
+
+@pytest.mark.parametrize(("gib", "expected"), [(8, None), (16, "1")])
+def test_large_tensors_get_huge_pages_where_there_is_memory(
+    gib: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MachineMemory(total_bytes=gib << 30, free_bytes=gib << 29)
+    monkeypatch.setattr(preload, "machine_memory", lambda: memory)
+    assert worker_environment(FIRST).get("THP_MEM_ALLOC_ENABLE") == expected
