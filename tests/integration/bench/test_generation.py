@@ -168,12 +168,12 @@ def _text_of(ids: tuple[int, ...]) -> str:
 
 
 def test_every_method_has_a_profile_at_the_positions_of_the_first_point(chain: Chain) -> None:
-    grid = {"prompt_tokens": [12, 4], "new_tokens": [12], "depth": [0]}
-    run = chain.measure(grid, runs=1, iterations=11, memory=False)
+    grid = {"prompt_tokens": [10, 4], "new_tokens": [14], "depth": [0]}
+    run = chain.measure(grid, runs=1, iterations=13, memory=False)
     workload = run.record.workload
     assert isinstance(workload, TextGeneration)
     where = {method.method: (method.calls, method.positions) for method in workload.methods}
-    # Of 12 tokens, 8 are a chunk; the rest and the new ones are taken one by one.
+    # Of 10 tokens, 8 are a chunk; the rest and the new ones are taken one by one.
     assert where == {
         "prefill": (1, "0 to 7"), "decode_half": (8, "8 to 15"), "decode": (7, "16 to 22"),
     }  # fmt: skip

@@ -135,10 +135,14 @@ def test_a_prompt_is_taken_in_the_calls_that_take_the_most(text: Text) -> None:
     said = text.ask([(long, {"new_tokens": 1})])
     assert _calls(said) == [("prefill", 8, 0), ("prefill", 8, 8), ("prefill", 3, 16)]
     said = text.ask([(long, {"new_tokens": 1})], "static")
-    # A rest of a fixed chunk goes one by one, each by the method with the smallest capacity.
-    assert _calls(said) == [
-        ("prefill", 8, 0), ("prefill", 8, 8), *(("decode", 1, at) for at in range(16, 19)),
-    ]  # fmt: skip
+    # A rest of a fixed chunk is padded, up to its last token. If it is short, or if padding would
+    # overwrite earlier tokens, it goes one by one, by the method with the smallest capacity.
+    whole = [("prefill", 8, 0), ("prefill", 8, 8)]
+    assert _calls(said) == [*whole, ("prefill", 8, 16), ("decode", 1, 18)]
+    said = text.ask([(long, {"new_tokens": 1})], "static", rewind=8)
+    assert _calls(said) == [*whole, *(("decode", 1, at) for at in range(16, 19))]
+    said = text.ask([(long[: CHUNK + 2], {"new_tokens": 1})], "static")
+    assert _calls(said) == [whole[0], ("decode_half", 1, 8), ("decode_half", 1, 9)]
     said = text.ask([([1], {"new_tokens": 18})], "static")
     assert [name for name, _, _ in _calls(said)] == ["decode_half"] * 16 + ["decode"] * 2
 
