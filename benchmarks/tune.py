@@ -222,7 +222,7 @@ SOURCES = {
 }
 _OF_PARTS = ("export.group_size", "export.overrides")
 # What is fixed where all combinations are measured.
-SMALLER = {
+FIXED = {
     "bert": _OF_PARTS, "mobilenet": _OF_PARTS,
     "smollm2": (
         *_OF_PARTS, "export.rounding", "export.target_bits", "export.embeddings", "export.rewrites",
@@ -246,7 +246,7 @@ def real(
         loaded = load_recipe(str(recipe))
         limits = ["perplexity=+2%"] if name == "smollm2" else ["error=20%"]
         goal = make_goal(loaded, "latency", limits, budget_s)
-        fixed = fixed_keys(loaded, SMALLER[name] if exhaustive else ())
+        fixed = fixed_keys(loaded, FIXED[name] if exhaustive else ())
         request = TuneRequest(loaded, goal, fixed, {}, folder / "out")
         workspace = Workspace.opened()
         with workspace.in_use(), open_tuner(request, "host", workspace, print) as tuner:

@@ -44,8 +44,8 @@ RUN_KEYS = (THREADS,)
 # Of which sections any key can be varied: the others say what the model is, and what is measured.
 _SECTIONS = ("export", "runtime")
 _FURTHER = ("benchmark.generation.speculation",)
-# Dynamic activations by PT2E, which quantizes a graph of all layers.
-_OF_GRAPHS = "int8_dynamic"
+# By PT2E, which quantizes a graph of all layers.
+_INT8_DYNAMIC = "int8_dynamic"
 _MOST_CANDIDATES = 3000
 # From so many positions on, `attention: auto` is the kernel.
 _KERNEL_FROM = 512
@@ -294,11 +294,12 @@ def _schemes(subject: TuneSubject) -> Iterator[Knob | LeftOut]:
         names += [name for name in exporting_names() if not _why_not(subject, name)]
     offered = {scheme for name in names if (b := find_backend(name)) for scheme in b.quantizations}
     values = [scheme for scheme in QUANTIZATIONS if scheme in offered]
-    can_replace = subject.recipe.is_language_model and EIGHT_BITS in offered
-    if can_replace and subject.value(SCHEME) != _OF_GRAPHS:
-        values = [scheme for scheme in values if scheme != _OF_GRAPHS]
+    redundant = subject.recipe.is_language_model and {EIGHT_BITS, _INT8_DYNAMIC} <= offered
+    named = SCHEME in subject.fixed.keys() | subject.varied.keys()
+    if redundant and not named and subject.value(SCHEME) != _INT8_DYNAMIC:
+        values.remove(_INT8_DYNAMIC)
         reason = f"{EIGHT_BITS} runs the same kernels, and takes less time to export"
-        yield LeftOut(key=f"{SCHEME}={_OF_GRAPHS}", reason=reason)
+        yield LeftOut(key=f"{SCHEME}={_INT8_DYNAMIC}", reason=reason)
     if PERPLEXITY in subject.metrics:  # a token takes as long as its weights take to be read
         values.sort(key=lambda scheme: scheme == "none")
     yield _knob(subject, SCHEME, values, "fewer bits are faster and smaller, and less exact")

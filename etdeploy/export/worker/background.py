@@ -23,8 +23,7 @@ from etdeploy.export.worker.failures import WorkerError, failure_of
 
 Made = TypeVar("Made")
 _OMP_PAUSE_HARD = 2
-# In a fork: a byte that the process that started it shares, and sets when it has nothing else to do
-# than to wait for the fork.
+# In a fork: a byte shared with its parent, which sets it when it only waits for the fork's result.
 _waited_for: mmap.mmap | None = None
 
 
@@ -96,7 +95,7 @@ def can_fork() -> bool:
 
 
 def use_idle_threads() -> None:
-    """In a fork, computes with the other process's thread, too, from when that one waits for it."""
+    """In a fork, compute with one more thread once its parent only waits for its result."""
     global _waited_for
     if _waited_for is None or not _waited_for[0]:
         return

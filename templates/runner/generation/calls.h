@@ -15,9 +15,9 @@ using executorch::runtime::MethodMeta;
 
 // The most calls of a method that its trace has: a trace grows with each, and shares settle quickly.
 constexpr int64_t kTracedCalls = 10;
-// A call of a method for prompts takes about as long as those of one of so many of its tokens: 4 of
-// 128 with 32-bit floats in OpenVINO on two cores.
-constexpr int64_t kCallInTokens = 16;
+// A prefill call is padded if at least this fraction of its tokens, one in so many, is left. In
+// OpenVINO with 32-bit floats on two cores, a call of 128 tokens takes as long as 4 single tokens.
+constexpr int64_t kLeastFilled = 16;
 
 // Whether there are several, whose buffers have to share their memory.
 inline bool share_memory(const std::vector<GenerationMethod>& methods) {
@@ -558,7 +558,7 @@ class Calls {
     const int64_t taken = count - 1;
     const bool fits = rewind_ == std::numeric_limits<int64_t>::max() &&
         facts.capacity - position >= facts.max_tokens;
-    return fits && taken >= std::max<int64_t>(2, facts.max_tokens / kCallInTokens) ? taken : 0;
+    return fits && taken >= std::max<int64_t>(2, facts.max_tokens / kLeastFilled) ? taken : 0;
   }
 
   // The method that takes so many tokens and gives the logits of each; null where none does.

@@ -79,6 +79,10 @@ def test_a_language_model_has_its_own_keys() -> None:
     schemes = {dict(c.changes).get("export.quantization", "8da4w") for c in space.candidates}
     assert schemes == {"8da4w", "8da8w", "none"}
     assert "export.quantization=int8_dynamic" in {out.key for out in space.left_out}
+    varied = {"export.quantization": ("8da8w", "int8_dynamic")}
+    named = make_space("llm-xnnpack", ["perplexity"], varied=varied)
+    assert "export.quantization=int8_dynamic" not in {out.key for out in named.left_out}
+    assert any("int8_dynamic" in each.label for each in named.candidates)
     [scheme] = [knob for knob in space.knobs if knob.key == "export.quantization"]
     assert (scheme.values[0], scheme.values[-1]) == ("8da4w", "none")
     # The default is a value, which only 8da4w has.

@@ -290,9 +290,8 @@ class Expansion:
         """Sizes that all layers use belong to none, though the first of them computes them."""
         place = self._place
         for node in reversed(layers):
-            users = [place[user] for user in node.users if user.op != "output"]
-            is_size = isinstance(node.meta.get("val"), torch.SymInt)
-            if is_size and place[node] == 0 and any(user != 0 for user in users):
+            is_size = place[node] == 0 and isinstance(node.meta.get("val"), torch.SymInt)
+            if is_size and any(place[user] != 0 for user in node.users if user.op != "output"):
                 place[node] = None
 
     def _find_ahead(self, ahead: Sequence[Node]) -> None:
