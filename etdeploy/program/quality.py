@@ -31,7 +31,8 @@ _HIGH = "QUANTIZATION LOSS: "
 class OutputLoss(Value):
     """How far an output of the quantized model is from the unquantized model's, both run eagerly.
 
-    Both get the example inputs. Measures are over the values that are finite in both.
+    Both get the example inputs, and language models the text on which they are evaluated. Measures
+    are over the values that are finite in both.
 
     Attributes:
         name: As in the model's code, or `output_0` and so on.

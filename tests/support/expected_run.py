@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from etdeploy.export.worker.language.model import perplexity_notes, run_original
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.texts import Prompt, long_prompt_length
 from etdeploy.export.worker.language.tokenizer import HfTokenizer
+from etdeploy.export.worker.tracing.tensors import NamedValue, Values, losses
+from etdeploy.program.generation import GreedyText
 from tests.support.export import spec_of
 from tests.support.generation_run import tiny
 from tests.support.text_values import make_cost, make_evaluation
@@ -48,14 +51,14 @@ def texts(model: Any) -> dict[str, Any]:
     own = model.generate(
         tokens, do_sample=False, max_new_tokens=PROMPT.new_tokens, eos_token_id=None
     )
-    before = greedy_text(OwnForward(model), PROMPT)
+    before = greedy_text(partial(OwnForward, model), PROMPT)
     attention = model.config._attn_implementation
     made = generation_sources(model, context=64, prefill_tokens=8, path="auto")
     modules = {name: source.module for name, source in made.sources.items()}
     with caches_restored(modules):
-        by_methods = greedy_text(MethodsForward(made.methods, modules), PROMPT)
+        by_methods = greedy_text(lambda: MethodsForward(made.methods, modules), PROMPT)
     with own_attention(model, attention):
-        after = greedy_text(OwnForward(model), PROMPT)
+        after = greedy_text(partial(OwnForward, model), PROMPT)
     return {
         "generate": own[0, len(PROMPT.ids) :].tolist(),
         "before": before.token_ids,
@@ -81,7 +84,7 @@ def quality(model: Any, other: Any) -> dict[str, Any]:
     """Perplexity and divergence in windows of 100 tokens, and from all logits of one at once."""
     parts = windows(_TEXT, 100, None)
     original = evaluate(lambda: OwnForward(model), parts, keep=True)
-    cost = compare(lambda: OwnForward(other), parts, original)
+    cost, loss = compare(lambda: OwnForward(other), parts, original)
     logits = [_logits(each, parts) for each in (model, other)]
     targets = torch.cat([torch.tensor(part[1:]) for part in parts])
     p, q = (torch.log_softmax(each, -1) for each in logits)
@@ -95,13 +98,18 @@ def quality(model: Any, other: Any) -> dict[str, Any]:
         "logit_rms_error": float((logits[0] - logits[1]).square().mean().sqrt()),
     }
     own = math.exp(float(torch.nn.functional.nll_loss(p, targets)))
-    same = compare(lambda: OwnForward(model), parts, original)
+    same, _ = compare(lambda: OwnForward(model), parts, original)
     return {
         "perplexity": [original.perplexity, own],
         "cost": cost.model_dump(),
+        "loss": [each.model_dump() for each in (loss, *losses(*map(_named, logits)))],
         "wanted": wanted,
         "same": same.model_dump(),
     }
+
+
+def _named(logits: torch.Tensor) -> Values:
+    return [NamedValue("logits", logits)]
 
 
 def _logits(model: Any, parts: Any) -> torch.Tensor:
@@ -115,29 +123,54 @@ def undefined(model: Any) -> dict[str, Any]:
     with torch.no_grad():
         model.get_output_embeddings().weight[3] = float("nan")
     try:
-        greedy_text(OwnForward(model), PROMPT)
+        greedy_text(partial(OwnForward, model), PROMPT)
     except UndefinedLogitsError:
         text = "undefined"
     else:
         text = "a text"
     parts = windows(_TEXT, 100, None)
     original = evaluate(lambda: OwnForward(model), parts, keep=True)
-    cost = compare(lambda: OwnForward(model), parts, original)
-    return {"text": text, "perplexity": original.perplexity, "cost": cost.model_dump()}
+    cost, loss = compare(lambda: OwnForward(model), parts, original)
+    told = {"text": text, "perplexity": original.perplexity, "undefined": loss.undefined}
+    return {**told, "cost": cost.model_dump()}
 
 
 def rounding(model: Any) -> dict[str, Any]:
     """How far rounding moves a model in floats, and whether its weights are as before."""
     vectors = [weight for weight in model.parameters() if weight.dim() == 1]
     before = [weight.detach().clone() for weight in vectors]
-    text = greedy_text(OwnForward(model), PROMPT)
+    text = greedy_text(partial(OwnForward, model), PROMPT)
     noise = logit_noise(lambda: OwnForward(model), [PROMPT], [text], vectors)
     none = logit_noise(lambda: OwnForward(model), [PROMPT], [text], [])
     return {
         "noise": None if noise is None else noise.model_dump(),
         "without_weights": none,
+        **_with_likely(model, text),
         "restored": all(map(torch.equal, before, vectors)),
     }
+
+
+def _with_likely(model: Any, text: GreedyText) -> dict[str, Any]:
+    """The same text from likely ones that are right, wrong from their fifth token on, and short."""
+    calls: list[int] = []
+
+    class Counted(OwnForward):
+        def _logits(self, ids: Any, **options: Any) -> torch.Tensor:
+            calls[-1] += 1
+            return super()._logits(ids, **options)
+
+    other = text.tokens[4].model_copy(update={"ids": text.tokens[4].ids[::-1]})
+    likely = {
+        "right": text.tokens,
+        "wrong": (*text.tokens[:4], other, *text.tokens[5:]),
+        "short": text.tokens[:3],
+    }
+    found = {}
+    for name, tokens in likely.items():
+        calls.append(0)
+        made = greedy_text(partial(Counted, model), PROMPT, GreedyText(tokens=tokens))
+        found[name] = made.token_ids == text.token_ids
+    return {"equal": found, "calls": calls}
 
 
 def warnings() -> dict[str, list[str]]:

@@ -174,6 +174,8 @@ class LayerFacts:
     files: WeightFiles | None = None
 
 
+# What the modules of the methods give, and the texts of a language model.
+Evaluated = Callable[[], "tuple[dict[str, Outputs], EvaluatedTexts | None]"]
 # The inputs of a recipe's sizes, and the outputs for each.
 Sized = tuple[tuple[SizedCall, ...], tuple[Values, ...]]
 
@@ -189,7 +191,7 @@ def _run(
 ) -> ModelSources:
     if spec.exported:
         _import_executorch(steps)  # the file may hold operators that ExecuTorch registers
-    lowered, retraced = _export_runnable(spec, folder, steps, recorder)
+    lowered, retraced = _export_evaluated(spec, folder, steps, recorder)
     with steps.step("write", "writing the values", 0.98):
         written = write_methods(folder, lowered)
         if lowered.graph:
@@ -211,6 +213,22 @@ def _run(
     return sources
 
 
+def _export_evaluated(
+    spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder
+) -> tuple[Lowered, str | None]:
+    """The program, written and tried, and what the model gives that it was made from."""
+    try:
+        lowered, retraced = _export_runnable(spec, folder, steps, recorder)
+        # Last, since another process may compute it meanwhile.
+        texts = steps.step("texts", "generating texts with the model to export", 0.96)
+        with texts if lowered.language else nullcontext():
+            return lowered.evaluated(), retraced
+    except BackgroundLostError:
+        steps.forks = False
+        steps.tell("exporting again in one process: the system killed the other one", 0.1)
+        return _export_evaluated(spec, folder, steps, recorder)
+
+
 def _export_runnable(
     spec: ExportSpec, folder: Path, steps: Steps, recorder: FileRecorder
 ) -> tuple[Lowered, str | None]:
@@ -218,10 +236,6 @@ def _export_runnable(
     problem = None
     try:
         lowered, retraced = _lower_in_working_mode(spec, steps, recorder)
-    except BackgroundLostError:
-        steps.forks = False
-        steps.tell("exporting again in one process: the system killed the other one", 0.1)
-        return _export_runnable(spec, folder, steps, recorder)
     except WorkerError as error:
         # With other rewrites, the graph has other nodes to observe.
         can_change = (spec.rewrites or shortens(spec)) and not spec.observation
@@ -229,9 +243,9 @@ def _export_runnable(
             raise
         problem = f"the first attempt failed: {error.failure.message}"
     if problem is None:
-        with steps.step("write", "writing the program", 0.95):
+        with steps.step("write", "writing the program", 0.92):
             lowered = write_program(spec, folder, lowered)
-        with steps.step("try", "running the program once", 0.97):
+        with steps.step("try", "running the program once", 0.94):
             lowered, wrong = _tried(spec, folder / PROGRAM_FILE, lowered)
         if wrong is None:
             return lowered, retraced
@@ -330,7 +344,8 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         run = (language.longest,) if language else tuple(sources)
         # A language model is judged by its texts: nothing waits for how far its outputs moved.
         start = _start(steps, language.loaded.model) if language else at_once
-        models = _quantized(spec, sources, run, log, weights, start)
+        evaluates = language is not None and language.evaluates
+        models = _quantized(spec, sources, run, log, weights, start, compares=not evaluates)
         models = _with_sensitivity(spec, _with_noise(spec, models, sources), sources, steps)
     evaluated = _evaluated(spec, language, models, steps)
 
@@ -366,18 +381,11 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         constants = constants_for(language.generation) if language else {}
         program = emit(lowers, edge, traced, constants)
     rewrites = _rewrites(spec, traced, counts, log, steps, compares=not (unrolled or graph))
-    if language:
-        with steps.step("texts", "generating texts with the model to export", 0.92):
-            outputs, texts = evaluated()
-            language = language.with_texts(texts) if texts else language
-    else:
-        outputs, _ = evaluated()
     methods = {
         name: _method(
             traced[name],
             inputs[name],
             models[name],
-            outputs[name],
             sized.get(name),
             counts[name],
             edge.exported_program(name),
@@ -394,6 +402,7 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         etrecord=lowers.etrecord,
         notes=copies.notes if copies else (),
         graph=graph,
+        evaluate=partial(_with_outputs, evaluated),
     )
 
 
@@ -513,7 +522,7 @@ def _evaluated(
     language: LanguageModel | None,
     models: Mapping[str, EvaluatedModule],
     steps: Steps,
-) -> Callable[[], tuple[dict[str, Outputs], EvaluatedTexts | None]]:
+) -> Evaluated:
     """What the modules give that are exported, and their texts, as soon as that is computed."""
     if language is None:
         return lambda: ({name: model.outputs() for name, model in models.items()}, None)
@@ -521,6 +530,10 @@ def _evaluated(
     in_place = all(modules[name] is source.module for name, source in language.sources.items())
 
     def compute() -> tuple[dict[str, Outputs], EvaluatedTexts]:
+        if language.eager:
+            # The process that computes it has the original weights until then, and this one is
+            # about to have the quantized ones as floats.
+            language.eager.gave()
         with dequantized_once(loaded.files):
             outputs = {name: model.outputs() for name, model in models.items()}
             return outputs, language.evaluated(spec, modules, in_place=in_place)
@@ -530,11 +543,23 @@ def _evaluated(
         return start(compute)
 
 
+def _with_outputs(evaluated: Evaluated, lowered: Lowered) -> Lowered:
+    outputs, texts = evaluated()
+    language = lowered.language
+    if language and texts and texts.losses:
+        outputs[language.longest] = replace(outputs[language.longest], losses=texts.losses)
+    methods = {
+        name: replace(method, outputs=outputs[name].values, losses=outputs[name].losses)
+        for name, method in lowered.methods.items()
+    }
+    language = language.with_texts(texts) if language and texts else language
+    return replace(lowered, methods=methods, language=language)
+
+
 def _method(
     traced: Traced,
     inputs: Values,
     model: EvaluatedModule,
-    outputs: Outputs,
     sized: Sized | None,
     counts: dict[str, Any],
     lowered: torch.export.ExportedProgram,
@@ -543,8 +568,6 @@ def _method(
     return LoweredMethod(
         traced=traced,
         inputs=inputs,
-        outputs=outputs.values,
-        losses=outputs.losses,
         details=model.details,
         notes=model.notes,
         sets=sets,
@@ -608,16 +631,22 @@ def _quantized(
     log: Log,
     weights: LayerFacts,
     start: Starter = at_once,
+    *,
+    compares: bool = True,
 ) -> dict[str, EvaluatedModule]:
     """The modules to lower, and what those of the methods in `run` give.
 
     Expected outputs are those of the quantized ones. Only then can a device's outputs be held to a
-    narrow tolerance; how far quantization itself moves the outputs is reported separately.
+    narrow tolerance; how far quantization itself moves the outputs is reported separately, here if
+    it `compares` them.
     """
+
+    def run_now(name: str) -> Callable[[], Outputs]:
+        compute = partial(_run_module, sources[name])
+        return start(compute) if compares else compute
+
     # All before any is quantized: methods may share the layers.
-    before = _for_each(
-        sources, lambda name: start(partial(_run_module, sources[name])) if name in run else None
-    )
+    before = _for_each(sources, lambda name: run_now(name) if name in run else None)
     quantized = quantize(spec, sources, log, weights.activations, weights.stored, weights.files)
     if not quantized:
         return {
@@ -625,7 +654,14 @@ def _quantized(
             for name, source in sources.items()
         }
     return _for_each(
-        sources, lambda name: _compared(spec, quantized[name], sources[name], before[name])
+        sources,
+        lambda name: _compared(
+            spec,
+            quantized[name],
+            sources[name],
+            before[name] if compares else None,
+            run=name in run,
+        ),
     )
 
 
@@ -638,13 +674,15 @@ def _compared(
     quantized: Quantized,
     source: MethodSource,
     before: Callable[[], Outputs] | None,
+    *,
+    run: bool,
 ) -> EvaluatedModule:
     def moved() -> Outputs:
         first = before().values if before else None
         after = run_eagerly(quantized.module, source.inputs, "the quantized model")
         return Outputs(after, losses(first, after) if first is not None else ())
 
-    outputs, notes = moved if before else Outputs, quantized.notes
+    outputs, notes = moved if run else Outputs, quantized.notes
     if not spec.generation:  # a language model is judged by its perplexity and texts
         outputs = at_once(outputs)
         notes = (*notes, *loss_notes(spec, outputs().losses, quantized.ranges))

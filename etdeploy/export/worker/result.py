@@ -72,8 +72,6 @@ class LoweredMethod:
 
     traced: Traced
     inputs: Values
-    outputs: Values | None
-    losses: tuple[OutputLoss, ...]
     details: dict[str, Any]
     notes: tuple[str, ...]
     sets: tuple[SizedCall, ...]
@@ -81,6 +79,8 @@ class LoweredMethod:
     counts: dict[str, Any]
     convolved: float
     state: tuple[str, ...]
+    outputs: Values | None = None
+    losses: tuple[OutputLoss, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Lowered:
         etrecord: Whether it has an ETRecord.
         notes: About the program, for the user.
         graph: With the observed nodes; None where none are.
+        evaluate: Adds what the modules give, and a language model's texts; to be called once.
     """
 
     methods: dict[str, LoweredMethod]
@@ -106,6 +107,11 @@ class Lowered:
     etrecord: bool = False
     notes: tuple[str, ...] = ()
     graph: WrittenGraph | None = None
+    evaluate: Callable[[Lowered], Lowered] | None = None
+
+    def evaluated(self) -> Lowered:
+        """The same with what `evaluate` adds."""
+        return replace(self.evaluate(self), evaluate=None) if self.evaluate else self
 
     @property
     def graphs(self) -> list[Any]:

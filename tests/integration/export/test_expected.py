@@ -46,6 +46,10 @@ def test_perplexity_and_divergences_are_those_of_all_logits_at_once(found: dict[
     for name, wanted in told["wanted"].items():
         assert told["cost"][name] == pytest.approx(wanted, rel=1e-3), name
     assert 0 < told["cost"]["mean_kl_divergence"] < told["cost"]["max_kl_divergence"]
+    # As of any other output.
+    loss, wanted = ({k: v for k, v in each.items() if v is not None} for each in told["loss"])
+    assert loss.pop("name") == wanted.pop("name") == "logits"
+    assert loss == pytest.approx(wanted, rel=1e-4)
 
 
 def test_a_model_is_as_good_as_itself(found: dict[str, Any]) -> None:
@@ -58,6 +62,7 @@ def test_a_model_is_as_good_as_itself(found: dict[str, Any]) -> None:
 def test_logits_that_are_no_numbers_give_no_numbers(found: dict[str, Any]) -> None:
     told = found["undefined"]
     assert (told["text"], told["perplexity"]) == ("undefined", None)
+    assert told["undefined"] == 148  # one logit of each predicted token
     cost = told["cost"]
     numbers = {name for name, value in cost.items() if value is not None}
     assert numbers == {"same_top_percent"}
@@ -95,3 +100,10 @@ def test_rounding_moves_the_logits_of_a_model_in_floats_by_little(found: dict[st
     assert 0 < told["noise"]["max_error"] < 1e-3
     assert 0.9999 < told["noise"]["min_cosine"] <= 1
     assert (told["without_weights"], told["restored"]) == (None, True)
+
+
+def test_a_likely_text_saves_calls_as_far_as_it_is_right(found: dict[str, Any]) -> None:
+    told = found["rounding"]
+    assert told["equal"] == {"right": True, "wrong": True, "short": True}
+    # Twelve tokens: all in one call; five, and a call for each other; three, and nine.
+    assert told["calls"] == [1, 1 + 7, 1 + 9]

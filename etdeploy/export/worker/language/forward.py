@@ -22,6 +22,7 @@ from etdeploy.export.worker.language.static_cache import StaticCalls
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import TOKEN_EMBEDDING, GenerationMethod, QuantizationCost
+from etdeploy.program.quality import OutputLoss
 
 # What the module of a method calls the cache.
 _CACHE = "cache."
@@ -33,8 +34,8 @@ class Forward(Protocol):
     def last(self, ids: Sequence[int]) -> torch.Tensor:
         """The logits after the next tokens, of shape (vocabulary,)."""
 
-    def each(self, ids: Sequence[int]) -> torch.Tensor:
-        """The logits after each of the next tokens, of shape (tokens, vocabulary)."""
+    def each(self, ids: Sequence[int], first: int = 0) -> torch.Tensor:
+        """The logits after each of the next tokens from the first on, (tokens, vocabulary)."""
 
 
 class OwnForward:
@@ -76,8 +77,10 @@ class OwnForward:
     def last(self, ids: Sequence[int]) -> torch.Tensor:
         return self._logits(ids, **self._last_only)[-1]
 
-    def each(self, ids: Sequence[int]) -> torch.Tensor:
-        return self._logits(ids)
+    def each(self, ids: Sequence[int], first: int = 0) -> torch.Tensor:
+        wanted = len(ids) - first
+        options = {"logits_to_keep": wanted} if first and self._last_only else {}
+        return self._logits(ids, **options)[-wanted:]
 
     def _parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
         """What the model takes in one call each.
@@ -186,15 +189,16 @@ class MethodsForward:
             logits = self._call_logits(method, part)[-1]
         return logits
 
-    def each(self, ids: Sequence[int]) -> torch.Tensor:
+    def each(self, ids: Sequence[int], first: int = 0) -> torch.Tensor:
         if not self._static:
-            return torch.stack([self.last([token]) for token in ids])
+            head, later = ids[: first + 1], ids[first + 1 :]
+            return torch.stack([self.last(head), *(self.last([token]) for token in later)])
         rest, found = list(ids), []
         while rest:
             method = self._method_for(len(rest))
             part, rest = rest[: method.max_tokens], rest[method.max_tokens :]
             found.append(self._call_logits(method, part)[-len(part) :])
-        return torch.cat(found)
+        return torch.cat(found)[first:]
 
     def _call_logits(self, method: GenerationMethod, part: Sequence[int]) -> torch.Tensor:
         """The logits of a call's last tokens, of shape (tokens, vocabulary)."""
@@ -319,25 +323,28 @@ def evaluate(
 
 def compare(
     begin: Callable[[], Forward], parts: Sequence[Sequence[int]], original: Original
-) -> QuantizationCost:
+) -> tuple[QuantizationCost, OutputLoss]:
     """The quantized model's perplexity, and how far its logits are from the original's."""
     sums = _Sums()
     for before, (after, targets) in zip(original.logits, _predicted(begin, parts), strict=True):
         sums.add(before, after, targets)
-    return sums.cost()
+    return sums.cost(), sums.loss()
 
 
 @dataclass
 class _Sums:
-    """Over positions; differences of logits over those that are finite in both."""
+    """Over positions; `products`, `squares` and `largest` over logits that are finite in both."""
 
     surprise: float = 0.0
     positions: int = 0
     divergences: list[torch.Tensor] = field(default_factory=list)
     same_top: int = 0
+    # Of the original's logits, of both, and of the quantized model's.
+    products: torch.Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
     squares: float = 0.0
     elements: int = 0
     largest: float = 0.0
+    undefined: int = 0
 
     def add(self, before: torch.Tensor, after: torch.Tensor, targets: torch.Tensor) -> None:
         p, q = torch.log_softmax(before, -1), torch.log_softmax(after, -1)
@@ -346,21 +353,39 @@ class _Sums:
         # Rounding may make the divergence of equal distributions a little less than 0.
         self.divergences.append(torch.where(p.isneginf(), 0.0, p.exp() * (p - q)).sum(-1).clamp(0))
         self.same_top += int((before.argmax(-1) == after.argmax(-1)).sum())
-        difference = torch.where(before.isneginf() & after.isneginf(), 0.0, after - before).double()
+        finite = before.isfinite() & after.isfinite()
+        suppressed = before.isneginf() & after.isneginf()
+        self.undefined += int((~finite & ~suppressed).sum())
+        b, a = (torch.where(finite, logits, 0.0).double() for logits in (before, after))
+        self.products += torch.stack([(b * b).sum(), (b * a).sum(), (a * a).sum()])
+        difference = a - b
         self.squares += float(difference.square().sum())
         self.elements += difference.numel()
-        # torch's maximum, which keeps a NaN.
-        self.largest = float(difference.abs().max().maximum(torch.tensor(self.largest)))
+        self.largest = max(self.largest, float(difference.abs().max()))
 
     def cost(self) -> QuantizationCost:
         divergences = torch.cat(self.divergences)
+        rms_error = math.sqrt(self.squares / self.elements)
         return QuantizationCost(
             perplexity=_perplexity(self.surprise, self.positions),
             mean_kl_divergence=_finite(float(divergences.mean())),
             max_kl_divergence=_finite(float(divergences.max())),
             same_top_percent=100 * self.same_top / self.positions,
-            logit_rms_error=_finite(math.sqrt(self.squares / self.elements)),
-            logit_max_abs_error=_finite(self.largest),
+            logit_rms_error=None if self.undefined else rms_error,
+            logit_max_abs_error=None if self.undefined else self.largest,
+        )
+
+    def loss(self) -> OutputLoss:
+        """The same as of other outputs."""
+        original, both, quantized = self.products.tolist()
+        size = math.sqrt(original * quantized)
+        measurable = original > 0 and self.squares > 0
+        return OutputLoss(
+            name="logits",
+            cosine_similarity=both / size if size else None,
+            sqnr_db=10 * math.log10(original / self.squares) if measurable else None,
+            max_abs_error=self.largest,
+            undefined=self.undefined,
         )
 
 

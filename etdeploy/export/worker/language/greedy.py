@@ -27,12 +27,40 @@ class UndefinedLogitsError(Exception):
     """No token is the most probable: a logit is NaN, or infinite."""
 
 
-def greedy_text(forward: Forward, prompt: Prompt) -> GreedyText:
-    """A model's text."""
-    tokens = [next_token(forward.last(prompt.ids))]
-    while len(tokens) < prompt.new_tokens and tokens[-1].ids[0] not in prompt.stop_ids:
-        tokens.append(next_token(forward.last([tokens[-1].ids[0]])))
+def greedy_text(
+    begin: Callable[[], Forward], prompt: Prompt, likely: GreedyText | None = None
+) -> GreedyText:
+    """A model's text, in one call if it is the `likely` one: a call costs about as much as a token.
+
+    It may be called again, from the beginning of the text.
+    """
+    tokens = list(_begun_alike(begin(), prompt, likely)) if likely else []
+    if not _is_whole(tokens, prompt):
+        forward, waiting = begin(), [*prompt.ids, *(token.ids[0] for token in tokens)]
+        while not _is_whole(tokens, prompt):
+            tokens.append(next_token(forward.last(waiting)))
+            waiting = [tokens[-1].ids[0]]
     return GreedyText(tokens=tuple(tokens))
+
+
+def _is_whole(tokens: Sequence[NextToken], prompt: Prompt) -> bool:
+    ended = bool(tokens) and tokens[-1].ids[0] in prompt.stop_ids
+    return ended or len(tokens) >= prompt.new_tokens
+
+
+def _begun_alike(forward: Forward, prompt: Prompt, likely: GreedyText) -> Iterator[NextToken]:
+    """The tokens as far as they are those of a text, and the first other one."""
+    for logits, expected in zip(_along(forward, prompt, likely), likely.tokens, strict=True):
+        token = next_token(logits)
+        yield token
+        if token.ids[0] != expected.ids[0]:
+            return
+
+
+def _along(forward: Forward, prompt: Prompt, text: GreedyText) -> torch.Tensor:
+    """The logits before each token of a text, of shape (tokens, vocabulary)."""
+    fed = [token.ids[0] for token in text.tokens[:-1]]
+    return forward.each([*prompt.ids, *fed], len(prompt.ids) - 1)
 
 
 def logit_noise(
@@ -41,25 +69,24 @@ def logit_noise(
     texts: Sequence[GreedyText],
     weights: Sequence[torch.Tensor],
 ) -> LogitNoise | None:
-    """How far the logits along a model's texts move if some weights change by rounding errors."""
+    """How far the logits along a model's texts move if some weights change by rounding errors.
+
+    The texts take turns with the draws, unless there are more.
+    """
     distances: list[tuple[float, float]] = []
+    pairs = list(zip(prompts, texts, strict=True))
+    if not (weights and pairs):
+        return None
     for draw in range(_DRAWS):
         with _rounded_otherwise(weights, draw):
-            for prompt, text in zip(prompts, texts, strict=True):
+            for prompt, text in pairs[draw % len(pairs) :: _DRAWS]:
                 distances += _moved(begin(), prompt, text)
-    if not weights or not distances:
-        return None
     errors, cosines = zip(*distances, strict=True)
     return LogitNoise(max_error=max(errors), min_cosine=min(cosines))
 
 
 def _moved(forward: Forward, prompt: Prompt, text: GreedyText) -> Iterator[tuple[float, float]]:
-    first = forward.last(prompt.ids)
-    fed = [token.ids[0] for token in text.tokens[:-1]]
-    # All tokens at once: one call costs about as much as one token.
-    for token, logits in zip(
-        text.tokens, (first, *(forward.each(fed) if fed else ())), strict=True
-    ):
+    for token, logits in zip(text.tokens, _along(forward, prompt, text), strict=True):
         ids = (*sampled_ids(logits.shape[0]), *token.ids)
         yield logit_distance(token, {i: float(logits[i]) for i in ids})
 

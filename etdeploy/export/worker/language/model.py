@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -116,6 +117,7 @@ from etdeploy.program.generation import (
     layout_for,
     verify_tokens_for,
 )
+from etdeploy.program.quality import OutputLoss
 from etdeploy.recipe.model import ExportGeneration
 from etdeploy.recipe.tasks import has_cross_attention
 
@@ -155,7 +157,7 @@ class Eager:
     Attributes:
         attention: transformers' name of its own attention.
         evaluated: The text on which the model is evaluated; None for none.
-        gave: What the model gave, as soon as that is computed.
+        gave: Waits for what the model gave.
         encoder: What the text follows from, of a model with an encoder; None for others.
         static_cache: That of the program; None where keys and values are buffers.
         bits: Of a number in the program's cache.
@@ -191,10 +193,14 @@ class Eager:
 
 @dataclass(frozen=True)
 class EvaluatedTexts:
-    """The facts of a program with the texts that a device has to give, and notes about them."""
+    """The facts of a program with the texts that a device has to give, and notes about them.
+
+    `losses` are those of the logits on the evaluated text.
+    """
 
     generation: Generation
     notes: tuple[str, ...] = ()
+    losses: tuple[OutputLoss, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,11 @@ class LanguageModel:
         this one, to see how far quantization moves logits.
         """
         return max(self.generation.methods, key=lambda method: method.max_tokens).name
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether its logits are compared on a text, once it is quantized."""
+        return self.eager is not None and self.eager.evaluated is not None
 
     def observed(self, spec: ExportSpec) -> dict[str, MethodSource]:
         """The longest method, given the beginning of a prompt: a program that answers in one call.
@@ -296,6 +307,7 @@ class LanguageModel:
             return EvaluatedTexts(self.generation)
         eager, gave = self.eager, self.eager.gave()
         notes, cost = gave.notes, None
+        losses: tuple[OutputLoss, ...] = ()
         expected = _expected(eager.prompts, gave.texts)
         adapters = dict(self.generation.adapters)
         if _quantizes(spec):
@@ -305,7 +317,8 @@ class LanguageModel:
                 expected, failure = _quantized(begin, eager.prompts, gave.texts, owners)
                 if eager.evaluated and gave.original:
                     with describe_errors("evaluation", "the quantized model raised"):
-                        cost = compare(begin, eager.evaluated.parts, gave.original)
+                        cost, loss = compare(begin, eager.evaluated.parts, gave.original)
+                        losses = (loss,)
             notes = (*notes, *failure)
         for name, adapter in adapters.items():
             texts = _expected(eager.prompts, gave.adapted[name])
@@ -327,7 +340,7 @@ class LanguageModel:
             )
             notes = (*notes, *perplexity_notes(spec, evaluation))
         update = {"expected": expected, "evaluation": evaluation, "adapters": adapters}
-        return EvaluatedTexts(self.generation.model_copy(update=update), notes)
+        return EvaluatedTexts(self.generation.model_copy(update=update), notes, losses)
 
     def with_texts(self, found: EvaluatedTexts) -> LanguageModel:
         """The same with what `evaluated` gave."""
@@ -566,7 +579,7 @@ def run_original(
         attention=loaded.model.config._attn_implementation,
         prompts=prompts,
         evaluated=evaluated,
-        gave=start(partial(_run_decoder, spec, loaded, prompts, evaluated)),
+        gave=cache(start(partial(_run_decoder, spec, loaded, prompts, evaluated))),
     )
 
 
@@ -641,7 +654,7 @@ def _quantized(
     owners: Iterable[torch.nn.Module],
 ) -> tuple[tuple[ExpectedText, ...], tuple[str, ...]]:
     """The texts that the quantized model has to give, and notes where it gives none."""
-    quantized, failure = _texts(begin, prompts) if texts else ((), ())
+    quantized, failure = _texts(begin, prompts, texts) if texts else ((), ())
     if not quantized:
         return (), failure
     noise = logit_noise(begin, prompts, quantized, _vectors(owners))
@@ -744,11 +757,12 @@ def _quantizes_weights(spec: ExportSpec) -> bool:
 
 
 def _texts(
-    begin: Begin, prompts: Sequence[Prompt]
+    begin: Begin, prompts: Sequence[Prompt], likely: Sequence[GreedyText] = ()
 ) -> tuple[tuple[GreedyText, ...], tuple[str, ...]]:
-    """The continuation of each prompt, or a note why there is none."""
+    """The continuation of each prompt, which may be a `likely` one, or a note why there is none."""
     try:
-        return tuple(greedy_text(begin(), prompt) for prompt in prompts), ()
+        pairs = zip_longest(prompts, likely)
+        return tuple(greedy_text(begin, prompt, text) for prompt, text in pairs), ()
     except UndefinedLogitsError:
         return (), (f"{_NO_TEXTS}: run eagerly, the model gives logits that are NaN or infinite.",)
     except Exception as error:  # the model's code, called with a cache

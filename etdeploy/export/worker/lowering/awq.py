@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,6 +27,11 @@ _LEAST_SIZE = 1e-4
 # What a norm may add to its weight: Gemma's multiply by 1 + weight.
 _OFFSETS = (0.0, 1.0)
 _TOLERANCE = 1e-4
+Later = Mapping[int, list[torch.Tensor]]
+"""Factors of weights, by the layer's `id()`, for `quantized_in_groups`.
+
+A weight that is changed in place is copied, where a fork of the process still has it.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,18 +45,25 @@ class Place:
     giver: torch.nn.Module
     readers: tuple[torch.nn.Linear, ...]
 
-    def scale(self, scales: torch.Tensor) -> bool:
+    def scale(self, scales: torch.Tensor, later: Later) -> bool:
         """Divides what is given, and multiplies what reads it; False if the giver cannot."""
         with torch.no_grad():
             if isinstance(self.giver, torch.nn.Linear):
-                self.giver.weight.div_(scales.unsqueeze(1))
+                _multiply(self.giver, (1 / scales).unsqueeze(1), later)
                 if self.giver.bias is not None:
                     self.giver.bias.div_(scales)
             elif not _divide_norm(self.giver, scales):
                 return False
             for reader in self.readers:
-                reader.weight.mul_(scales)
+                _multiply(reader, scales.unsqueeze(0), later)
         return True
+
+
+def _multiply(layer: torch.nn.Linear, factor: torch.Tensor, later: Later) -> None:
+    if id(layer) in later:
+        later[id(layer)].append(factor)
+    else:
+        layer.weight.mul_(factor)
 
 
 def scale_inputs(
@@ -58,6 +71,7 @@ def scale_inputs(
     groups: Mapping[int, int],
     fixed: Sequence[torch.nn.Module],
     activations: Activations,
+    later: Later,
 ) -> tuple[Activations, str]:
     """Scales inputs of layers in place; what their inputs are then, and a sentence for the user.
 
@@ -66,20 +80,22 @@ def scale_inputs(
         groups: The group size of each 4-bit layer, by its `id()`.
         fixed: Layers whose weights may not be changed.
         activations: With the logits that tell whether the model still computes the same.
+        later: Gets the factors of the layers that it has, whose weights then stay as they are.
     """
     if activations.logits is None:
         raise ValueError("nothing gives logits")
     mean_squares = dict(activations.mean_squares)
-    found = list(_places(model, activations.logits, {id(layer) for layer in fixed}))
+    readers, before = _readers_of_norms(model, activations.logits)
+    found = list(_places(model, readers, {id(layer) for layer in fixed}))
     found = [p for p in found if any(id(r) in groups and id(r) in mean_squares for r in p.readers)]
-    apart = _read_elsewhere(found, activations.logits)
+    apart = _read_elsewhere(found, activations.logits, before)
     scaled = 0
     for place in found:
         if place.role in apart:
             continue
         squares = next(mean_squares[id(r)] for r in place.readers if id(r) in mean_squares)
         scales = _best(place, groups, squares)
-        if scales is None or not place.scale(scales):
+        if scales is None or not place.scale(scales, later):
             continue
         for reader in place.readers:
             if id(reader) in mean_squares:
@@ -95,10 +111,12 @@ def scale_inputs(
 
 
 def _places(
-    model: torch.nn.Module, logits: Callable[[], torch.Tensor], fixed: set[int]
+    model: torch.nn.Module,
+    readers_of_norms: Mapping[torch.nn.Module, list[torch.nn.Linear]],
+    fixed: set[int],
 ) -> Iterator[Place]:
     names = {module: name for name, module in model.named_modules()}
-    readers = _readers_of_norms(model, logits)
+    readers = dict(readers_of_norms)
     for parent in model.modules():
         up, down, gate = (getattr(parent, f"{name}_proj", None) for name in ("up", "down", "gate"))
         if all(type(layer) is torch.nn.Linear for layer in (up, down, gate)):
@@ -114,8 +132,11 @@ def _places(
 
 def _readers_of_norms(
     model: torch.nn.Module, logits: Callable[[], torch.Tensor]
-) -> dict[torch.nn.Module, list[torch.nn.Linear]]:
-    """The linear layers that are called once, with what a norm gives that is called once."""
+) -> tuple[dict[torch.nn.Module, list[torch.nn.Linear]], torch.Tensor]:
+    """The linear layers that are called once, with what a norm gives that is called once.
+
+    Also returns the logits.
+    """
     given: dict[int, tuple[torch.nn.Module, torch.Tensor]] = {}
     calls: Counter[torch.nn.Module] = Counter()
     found: dict[torch.nn.Module, list[torch.nn.Linear]] = {}
@@ -134,12 +155,13 @@ def _readers_of_norms(
     linears = [m for m in model.modules() if type(m) is torch.nn.Linear]
     hooks += [layer.register_forward_pre_hook(reads) for layer in linears]
     try:
-        logits()
+        given_logits = logits()
     finally:
         for hook in hooks:
             hook.remove()
     once = {module for module, number in calls.items() if number == 1}
-    return {n: layers for n, layers in found.items() if n in once and once.issuperset(layers)}
+    found = {n: layers for n, layers in found.items() if n in once and once.issuperset(layers)}
+    return found, given_logits
 
 
 def _is_norm(module: torch.nn.Module) -> bool:
@@ -148,9 +170,10 @@ def _is_norm(module: torch.nn.Module) -> bool:
     return {"weight"} <= {*own} <= {"weight", "bias"} and all(p.ndim == 1 for p in own.values())
 
 
-def _read_elsewhere(places: Sequence[Place], logits: Callable[[], torch.Tensor]) -> set[str]:
-    """The roles of givers that cannot be scaled, since the logits change."""
-    before = logits()
+def _read_elsewhere(
+    places: Sequence[Place], logits: Callable[[], torch.Tensor], before: torch.Tensor
+) -> set[str]:
+    """The roles of givers that cannot be scaled, since the logits are other than before."""
     if not _moves(places, logits, before):
         return set()
     roles = dict.fromkeys(place.role for place in places)
@@ -160,21 +183,40 @@ def _read_elsewhere(places: Sequence[Place], logits: Callable[[], torch.Tensor])
 def _moves(
     places: Sequence[Place], logits: Callable[[], torch.Tensor], before: torch.Tensor
 ) -> bool:
-    """Whether scales of two change the logits; products with them are exact and can be undone."""
-    kept = [place.giver.weight.detach().clone() for place in places]
-    doubled = [place for place in places if place.scale(_twos(place))]
-    after = logits()
-    close = torch.allclose(after, before, _TOLERANCE, _TOLERANCE * float(before.abs().max()))
-    for place in doubled:
-        place.scale(1 / _twos(place))
-    with torch.no_grad():
-        for place, weight in zip(places, kept, strict=True):
-            place.giver.weight.copy_(weight)
-    return not close
+    """Whether scales of two change the logits; products with them are exact."""
+    with ExitStack() as stack:
+        for place in places:
+            stack.enter_context(_tried_with_two(place))
+        after = logits()
+    return not torch.allclose(after, before, _TOLERANCE, _TOLERANCE * float(before.abs().max()))
 
 
-def _twos(place: Place) -> torch.Tensor:
-    return torch.full((place.readers[0].in_features,), 2.0)
+@contextmanager
+def _tried_with_two(place: Place) -> Iterator[None]:
+    """The model as with scales of two, without a pass over the weights of linear layers.
+
+    Half of the input of a layer, doubled, stands for the layer with doubled weights.
+    """
+    giver, hooks = place.giver, []
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+    if isinstance(giver, torch.nn.Linear):
+        hooks.append(giver.register_forward_hook(lambda _, __, output: output / 2))
+        halved = True
+    else:
+        kept = [(own, own.detach().clone()) for own in giver.parameters()]
+        with torch.no_grad():
+            halved = _divide_norm(giver, torch.full_like(giver.weight, 2.0))
+    if halved:
+        doubled = lambda _, inputs: (inputs[0] * 2, *inputs[1:])  # noqa: E731
+        hooks += [reader.register_forward_pre_hook(doubled) for reader in place.readers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        with torch.no_grad():
+            for own, before in kept:
+                own.copy_(before)
 
 
 def _divide_norm(norm: torch.nn.Module, scales: torch.Tensor) -> bool:

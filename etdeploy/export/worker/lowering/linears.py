@@ -26,14 +26,14 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import WorkerError, describe_errors, fail
 from etdeploy.export.worker.loading.source import MethodSource
-from etdeploy.export.worker.lowering.awq import scale_inputs
+from etdeploy.export.worker.lowering.awq import Later, scale_inputs
 from etdeploy.export.worker.lowering.mixed_bits import by_role, candidate, choose, divergences
 from etdeploy.export.worker.lowering.overrides import first_match
 from etdeploy.export.worker.lowering.scales import (
     Activations,
     InputMoments,
-    all_quantized_in_groups,
     gptq_in_groups,
+    on_threads,
     quantized_in_groups,
 )
 from etdeploy.export.worker.lowering.stored import StoredWeight, stored_notes
@@ -74,7 +74,9 @@ class RoundedLayer:
         rows, columns = self.before.shape
         other = torch.nn.Linear(columns, rows, bias=False, device="meta")
         other.weight = self.before
-        _apply(LayerQuantization(scheme, None), [Layer(other, (self.name,))], Activations(), None)
+        _apply(
+            LayerQuantization(scheme, None), [Layer(other, (self.name,))], Activations(), {}, None
+        )
         return other.weight
 
 
@@ -213,7 +215,11 @@ def quantize_linears(
             tensor = files.moved(tensor) if files else tensor
             known[layer.name].give_to(layer.module, tensor)
     again = [layer for layer in fitting if layer.name not in carried]
-    activations, scaled = _scaled(sources, wishes, again, known, activations, files)
+    # What is read again before it is quantized has to have its factors.
+    read_again = spec.target_bits is not None or activations.read or rounded is not None
+    unscaled = () if read_again else [each for each in again if wishes[each.name].group_size]
+    later: Later = {id(each.module): [] for each in unscaled}
+    activations, scaled = _scaled(sources, wishes, again, known, activations, later, files)
     yield from scaled
     more, chosen_bits = _more_bits(spec.target_bits, wishes, again, activations)
     wishes |= more
@@ -221,11 +227,12 @@ def quantize_linears(
     if rounded is not None:
         own = [each for each in again if wishes[each.name].scheme == spec.quantization]
         rounded += (RoundedLayer(each.name, each.module, each.module.weight) for each in own)
-    later = [each for each in again if activations.read and wishes[each.name].group_size]
-    for wish in dict.fromkeys(wishes[layer.name] for layer in again if layer not in later):
-        _apply(wish, [layer for layer in again if wishes[layer.name] == wish], activations, files)
+    in_turn = [each for each in again if activations.read and wishes[each.name].group_size]
+    for wish in dict.fromkeys(wishes[layer.name] for layer in again if layer not in in_turn):
+        own = [layer for layer in again if wishes[layer.name] == wish]
+        _apply(wish, own, activations, later, files)
     # Last, since their inputs are to be those that the quantized layers give.
-    nearest = _round_in_turn(wishes, later, activations, files) if later else []
+    nearest = _round_in_turn(wishes, in_turn, activations, files) if in_turn else []
     left = [layer.name for layer in wanted if layer not in fitting]
     yield from left_notes({name: wishes[name].group_size for name in left}, outputs)
     yield from attention_notes(spec, attention)
@@ -241,7 +248,7 @@ def quantize_linears(
     yield from stored_notes(known, schemes, carried)
     searched = {name for name, scheme in schemes.items() if scheme in SEARCHED_SCHEMES}
     if spec.rounding == GPTQ:
-        yield from _rounding_notes(spec, activations, len(later), nearest)
+        yield from _rounding_notes(spec, activations, len(in_turn), nearest)
     elif spec.generation and searched - carried:
         yield _scales_note(activations)
 
@@ -252,6 +259,7 @@ def _scaled(
     layers: Linears,
     known: Mapping[str, StoredWeight],
     activations: Activations,
+    later: Later,
     files: WeightFiles | None,
 ) -> tuple[Activations, tuple[str, ...]]:
     """What layers are given after AWQ, if anything gives logits, and sentences for the user."""
@@ -265,7 +273,7 @@ def _scaled(
     groups = {key: size for key, size in sizes if size}
     if not groups:
         return activations, ()
-    found, note = scale_inputs(model, groups, list(names.values()), activations)
+    found, note = scale_inputs(model, groups, list(names.values()), activations, later)
     return found, (note,)
 
 
@@ -367,26 +375,34 @@ def _is_carried(stored: StoredWeight | None, wish: LayerQuantization) -> bool:
 
 
 def _apply(
-    wish: LayerQuantization, layers: Linears, activations: Activations, files: WeightFiles | None
+    wish: LayerQuantization,
+    layers: Linears,
+    activations: Activations,
+    later: Later,
+    files: WeightFiles | None,
 ) -> None:
-    """Quantizes the weights of layers in place."""
+    """Quantizes the weights of layers in place; those in groups have factors in `later`."""
     from torchao.quantization.granularity import PerAxis
     from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
 
-    if wish.group_size is None:
+    size = wish.group_size
+    if size is None:
         config = Int8DynamicActivationIntxWeightConfig(
             weight_dtype=torch.int8, weight_granularity=PerAxis(0)
         )
         apply(config, layers, "the linear layers", files)
         return
+
+    def quantize_layer(layer: Layer[torch.nn.Linear]) -> None:
+        """Leaves no layer's floats in memory until the others are quantized."""
+        module, factors = layer.module, later.get(id(layer.module), ())
+        squares = activations.mean_squares.get(id(module))
+        made = quantized_in_groups(module.weight, size, squares, factors)
+        made = files.moved(made) if files else made
+        module.weight = torch.nn.Parameter(made, requires_grad=False)
+
     with describe_errors("quantization", "the linear layers cannot be quantized:"):
-        squares = [activations.mean_squares.get(id(layer.module)) for layer in layers]
-        weights = [layer.module.weight for layer in layers]
-        keep = files.moved if files else None
-        for layer, weight in zip(
-            layers, all_quantized_in_groups(weights, wish.group_size, squares, keep), strict=True
-        ):
-            layer.module.weight = torch.nn.Parameter(weight, requires_grad=False)
+        on_threads(quantize_layer, layers)
 
 
 def _round_in_turn(

@@ -26,7 +26,7 @@ _LOW, _HIGH = -8, 7
 _FACTORS = tuple(percent / 100 for percent in range(70, 118, 8))
 # What is added to the best of these: steps of 2 % around it.
 _NEAR = (-0.04, -0.02, 0.02, 0.04)
-_FEW_ROWS = 256
+_FEW_ROWS = 128
 # Of a group of zeros: XNNPACK loads no program with a scale that is not positive.
 _SMALLEST = 1e-8
 # Weight of a column that the text leaves at zero, by the mean of all columns.
@@ -48,6 +48,8 @@ FEWEST_TOKENS = 64
 _MOST_INPUTS = 16_384
 Seen = Callable[[torch.nn.Linear, torch.Tensor], None]
 """Takes a layer, which is about to compute, and its inputs, of shape (tokens, inputs)."""
+Factors = Sequence[torch.Tensor]
+"""What a weight is multiplied by in turn, of shape (1, inputs) or (outputs, 1)."""
 SeenGradients = Callable[[torch.nn.Linear, torch.Tensor, torch.Tensor], None]
 """Takes a layer, its inputs, and gradients of shape (tokens, outputs)."""
 
@@ -74,24 +76,6 @@ class Activations:
     gradients: Callable[[Collection[torch.nn.Linear], SeenGradients], int] | None = None
 
 
-def all_quantized_in_groups(
-    weights: Sequence[torch.Tensor],
-    group_size: int,
-    mean_squares: Sequence[torch.Tensor | None],
-    keep: Callable[[Any], Any] | None = None,
-) -> list[Any]:
-    """As `quantized_in_groups`, of several layers, one on each thread.
-
-    With `keep`, what that makes of each as soon as it is there.
-    """
-
-    def quantized(weight: torch.Tensor, squares: torch.Tensor | None) -> Any:
-        made = quantized_in_groups(weight, group_size, squares)
-        return keep(made) if keep else made
-
-    return on_threads(quantized, weights, mean_squares)
-
-
 def on_threads(compute: Callable[..., Made], *arguments: Sequence[Any]) -> list[Made]:
     """What is computed of each, by as many threads as torch has, which use one each.
 
@@ -111,14 +95,19 @@ def quantized_in_groups(
     weight: torch.Tensor,
     group_size: int,
     mean_squares: torch.Tensor | None,
+    factors: Factors = (),
     *,
     coarse: bool = False,
 ) -> Any:
-    """The weight of a linear layer in 4 bits, with 8-bit dynamic activations; torchao's tensor."""
+    """The weight of a linear layer in 4 bits, with 8-bit dynamic activations; torchao's tensor.
+
+    The weight is multiplied by `factors` before.
+    """
     outputs, inputs = weight.shape
     importance = relative_importance(mean_squares, inputs).reshape(1, -1, group_size)
     parts = [
-        _searched(groups, importance, coarse=coarse) for groups in _in_parts(weight, group_size)
+        _searched(groups, importance, coarse=coarse)
+        for groups in _in_parts(weight, group_size, factors)
     ]
     scales = torch.cat([scale for scale, _ in parts]).reshape(outputs, -1)
     values = torch.cat([values for _, values in parts]).reshape(outputs, inputs)
@@ -126,12 +115,15 @@ def quantized_in_groups(
 
 
 def _in_parts(
-    weight: torch.Tensor, group_size: int, factor: torch.Tensor | None = None
+    weight: torch.Tensor, group_size: int, factors: Factors = ()
 ) -> Iterator[torch.Tensor]:
-    """Rows of a weight, float32 of shape (rows, groups, size), its columns times a factor."""
-    for part in weight.detach().split(max(1, _AT_ONCE // weight.shape[1])):
-        rows = part.float() if factor is None else part * factor
-        yield rows.reshape(len(part), -1, group_size)
+    """Rows of a weight times factors, float32 of shape (rows, groups, size)."""
+    step = max(1, _AT_ONCE // weight.shape[1])
+    for start in range(0, len(weight), step):
+        part = weight.detach()[start : start + step].float()
+        for factor in factors:
+            part = part * (factor if len(factor) == 1 else factor[start : start + step])
+        yield part.reshape(len(part), -1, group_size)
 
 
 def rounding_error(
@@ -145,7 +137,7 @@ def rounding_error(
     step, inputs = max(1, len(weight) // _FEW_ROWS), weight.shape[1]
     importance = relative_importance(mean_squares, inputs).reshape(1, -1, group_size)
     squares, total = mean_squares.reshape(1, -1, group_size), 0.0
-    for groups in _in_parts(weight[::step], group_size, factor):
+    for groups in _in_parts(weight[::step], group_size, (factor.unsqueeze(0),)):
         scale, values = _searched(groups, importance, coarse=True)
         total += float((values * scale).sub_(groups).square_().mul_(squares).sum())
     return total * step
