@@ -67,12 +67,20 @@ def first_override(
     """The first pattern, with its scheme, that matches a module or one around it."""
     around = [each for path in paths for each in modules_around(path)]
     for pattern, scheme in overrides:
-        if any(fnmatchcase(module, pattern) for module in around):
+        if any(is_match(module, pattern) for module in around):
             return pattern, scheme
     return None
 
 
+def is_match(module: str, pattern: str) -> bool:
+    """Whether a pattern of overrides is for a module; for the model's own forward, only `""` is."""
+    return fnmatchcase(module, pattern) if module else not pattern
+
+
 def modules_around(path: str) -> list[str]:
-    """`a`, `a.b` and `a.b.c` of `a.b.c`: a list of modules calls nothing, and is named, too."""
-    names = path.split(".") if path else []
+    """`a`, `a.b` and `a.b.c` of `a.b.c`: a list of modules calls nothing, and is named, too.
+
+    The model's own forward, whose path is empty, is around no module.
+    """
+    names = path.split(".")
     return [".".join(names[:end]) for end in range(1, len(names) + 1)]

@@ -401,9 +401,10 @@ class Export(Section):
     overrides: dict[str, PartChoice | None] = Field(default_factory=dict)
     """Other schemes for parts of the model, by patterns of module paths:
     `{head: 16a8w, "layers.*.attention": 16a8w}`. A pattern is for a module with everything inside;
-    `*` also stands for dots. Of several that match, the first counts. A part can have another group
-    size: `{lm_head: {quantization: 8da4w, group_size: 64}}`. The
-    [table of backends](#backends) says which schemes can be mixed."""
+    `*` also stands for dots, and `""` for what the model's own `forward` computes. Of several that
+    match, the first counts. A part can have another group size:
+    `{lm_head: {quantization: 8da4w, group_size: 64}}`. The [table of backends](#backends) says
+    which schemes can be mixed."""
 
     embeddings: EmbeddingQuantization | None = None
     """How tables of embeddings are quantized: `8w`, 8 bits with a scale for each token; `4w`, 4

@@ -35,7 +35,7 @@ _MIB = 1 << 20
 _FLOAT_BYTES = 4
 # Of the weights as floats, in memory: at the peak; of a quantized model while it is evaluated with
 # both, and while it is lowered.
-_COPIES, _EVALUATED_COPIES, _LOWERED_COPIES = 3.0, 1.6, 0.95
+_COPIES, _EVALUATED_COPIES, _LOWERED_COPIES = 3.0, 1.5, 0.95
 # In files: as floats, and quantized; these once more as floats after the first are gone.
 _DISK_COPIES = 1.5
 # Python with PyTorch, transformers and ExecuTorch; the graphs of a layer, of both methods.

@@ -45,6 +45,27 @@ class Attention(nn.Module):
         return x + self.narrow(nn.functional.gelu(self.wide(self.norm(x)) * 20))
 
 
+class Positions(nn.Module):
+    # The sum in its own forward has a column that leaves all others few steps.
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(1, 8, 16))
+        self.positions.data[..., 0] = 100
+        self.layers = nn.Sequential(*(nn.Linear(16, 16) for _ in range(9)))
+
+    def forward(self, x):
+        return self.layers((x + self.positions) * self.scale())
+
+    def scale(self):
+        return torch.cat([torch.full((1,), 0.01), torch.ones(15)])
+
+
+def positions():
+    torch.manual_seed(0)
+    return Positions().eval(), (torch.randn(1, 8, 16),)
+
+
 def random():
     return Random(), (torch.ones(2, 3),)
 
@@ -140,6 +161,21 @@ def test_overrides_are_suggested_that_halve_the_error(cli: Cli) -> None:
     suggestion = report["overrides"]
     assert suggestion["after"] <= suggestion["before"] / 2
     assert 0 < suggestion["weights_percent"] < 100
+
+
+@pytest.mark.nightly
+def test_what_the_models_own_forward_computes_can_stay_in_floats(cli: Cli) -> None:
+    own = cli.recipe(
+        "model: {python: 'models.py:positions'}\n"
+        "export: {backend: xnnpack, quantization: int8_static}\n"
+    )
+    report = cli("diff", "--recipe", own, "--json").json
+    assert report["sensitivity"]["layers"][0]["module"] == ""
+    suggestion = report["overrides"]
+    assert "" in suggestion["modules"]
+    assert suggestion["exported"]
+    assert suggestion["after"] <= suggestion["before"] / 2
+    assert suggestion["weights_percent"] < 50
 
 
 @pytest.mark.parametrize(

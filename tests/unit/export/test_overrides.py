@@ -57,6 +57,8 @@ def spec(*overrides: tuple[str, str]) -> ExportSpec:
         ("*", "head", True),
         ("*", "", False),
         ("*", None, False),
+        ("", "", True),
+        ("", "head", False),
     ],
 )
 def test_patterns(pattern: str, path: str | None, matches: bool) -> None:

@@ -80,6 +80,33 @@ def test_the_module_that_costs_most_is_found_and_nothing_changes(
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 
+class Rooted(nn.Linear):  # type: ignore[misc]
+    """Its own forward has a linear layer, too."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.blocks = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in "abc"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.blocks(super().forward(x))
+        return out
+
+
+def test_what_the_models_own_forward_computes_can_be_chosen() -> None:
+    torch.manual_seed(0)
+    module, layers = Rooted().eval().requires_grad_(False), []
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Linear):
+            layers.append(RoundedLayer(name, layer, layer.weight))
+            step = 0.02 if name else 0.3
+            rounded = (layer.weight / step).round() * step
+            layer.weight = nn.Parameter(rounded, requires_grad=False)
+    found = measured(QuantizedLinears.of(module, layers, "none"))
+    assert (found.layers[0].module, found.layers[0].operators) == ("", 1)
+    assert found.overrides == ("",)
+    assert found.reached <= found.error / 2
+
+
 def test_errors_are_those_of_the_outputs(model: tuple[Counting, QuantizedLinears]) -> None:
     module, linears = model
     x = torch.randn(4, WIDTH)

@@ -62,7 +62,7 @@ class SensitivityMeasurement:
         self.operators: dict[str, int] = {}
         self.weights: dict[str, int] = {}
         for node, path in model.paths.items():
-            for module in modules_around(path) or [""]:
+            for module in modules_around(path):
                 self.operators[module] = self.operators.get(module, 0) + 1
                 self.weights[module] = self.weights.get(module, 0) + model.weights(node)
 
@@ -99,7 +99,7 @@ class SensitivityMeasurement:
         chosen = set(modules)
 
         def exact(path: str) -> bool:
-            return bool(chosen & set(modules_around(path) or [""])) != others
+            return bool(chosen & set(modules_around(path))) != others
 
         return self._relative([self._outputs(call, exact) for call in self.calls])
 
@@ -254,9 +254,8 @@ def _chosen(
 ) -> tuple[list[str], float]:
     """The modules that reach the goal together, greedily; and the error with them."""
     total = len(measurement.model.paths)
-    # No pattern of a recipe matches the model's own forward.
     most = max(1, _MOST_IN_ONE * total)
-    small = [each for each in layers if each.module and each.operators <= most]
+    small = [each for each in layers if each.operators <= most]
     chosen: list[str] = []
     reached = error
     while reached > goal and len(chosen) < _MOST_OVERRIDES:

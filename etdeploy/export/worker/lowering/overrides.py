@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from etdeploy.backends.schemes import first_override, modules_around
+from etdeploy.backends.schemes import first_override, is_match, modules_around
 from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
@@ -54,12 +53,12 @@ def check_patterns(spec: ExportSpec, paths: Callable[[str], Iterable[str]], noth
     """Refuses a pattern that matches no module."""
     for pattern, scheme in spec.overrides:
         modules = dict.fromkeys(each for path in paths(scheme) for each in modules_around(path))
-        if not any(fnmatchcase(module, pattern) for module in modules):
+        if not any(is_match(module, pattern) for module in modules):
             raise fail(
                 "quantization",
                 f"export.overrides: {nothing} matches {pattern!r}",
                 file=spec.place("export", "overrides", pattern),
-                remedy=_near(pattern, list(modules)),
+                remedy=_near(pattern, [module for module in modules if module]),
             )
 
 
