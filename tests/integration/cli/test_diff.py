@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cache.workspace import Workspace
+from tests.support.adbd import (  # noqa: F401 - fixtures
+    android_x86_64,
+    make_android,
+    no_adb_server,
+)
 from tests.support.cli import Cli
 from tests.support.export import export_workspace  # noqa: F401 - a fixture
 from tests.support.language_models import save_llama
+from tests.support.sshd import make_board
+
+__all__ = ["make_board"]
 
 pytestmark = pytest.mark.integration
 
@@ -213,6 +221,29 @@ def test_a_language_model_and_what_its_quantization_costs(cli: Cli) -> None:
     suggestion = report["overrides"]
     assert suggestion["scheme"] == "8da8w"
     assert suggestion["after"] <= 0.6 * suggestion["before"]
+
+
+@pytest.fixture(params=["qemu", "ssh", "adb"])
+def elsewhere(request: pytest.FixtureRequest, cli: Cli) -> Cli:
+    """A command whose `--device` is not this machine."""
+    device = request.param
+    if device == "ssh":
+        device = request.getfixturevalue("make_board")().spec
+    elif device == "adb":
+        request.getfixturevalue("no_adb_server")
+        device = request.getfixturevalue("android_x86_64").spec
+    return Cli(cli.cache, cli.folder, {"HOME": str(cli.folder), "DEVICE": device})
+
+
+@pytest.mark.nightly
+def test_a_language_model_on_other_devices(elsewhere: Cli) -> None:
+    folder = save_llama(elsewhere.folder / "tiny")
+    options = ("--model", str(folder), "--set", "export.generation.context=128", "--json")
+    device = elsewhere.env["DEVICE"]
+    report = elsewhere.ok("diff", "--recipe", "llm-xnnpack", "--device", device, *options).json
+    assert report["stage"] == "none"
+    assert len(report["errors"]) > 20
+    assert max(map(_strain, report["errors"])) < 1
 
 
 def test_a_finished_program_is_refused(cli: Cli) -> None:
