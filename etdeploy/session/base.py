@@ -69,7 +69,7 @@ class SessionBase:
     @property
     def simulated(self) -> Simulated | None:
         """What computes in place of the device's processor; None for the device itself."""
-        return self._program.run.simulated
+        return self._facts.run.simulated
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -93,27 +93,27 @@ class SessionBase:
     @property
     def generation(self) -> Generation:
         """What is known of a program that generates text: context, vocabulary, stop tokens."""
-        return self._generator.generation
+        return _generator_of(self._facts).generation
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The model's tokenizer; None for a model that has none."""
-        return self._program.tokenizer
+        return self._facts.tokenizer
 
     @property
     def recipe(self) -> Recipe:
         """The recipe, with all settings."""
-        return self._program.run.recipe
+        return self._facts.run.recipe
 
     @property
     def generates(self) -> bool:
         """Whether the program generates text; else its methods are called with `run`."""
-        return self._program.generator is not None
+        return self._facts.generator is not None
 
     @property
     def identity(self) -> tuple[str, str | None]:
         """Digest of the program with its weights, and the adapter: states of others do not fit."""
-        return self._program.digest, self._program.lora
+        return self._facts.digest, self._facts.lora
 
     @property
     def converses(self) -> bool:
@@ -152,15 +152,14 @@ class SessionBase:
         return self._connection.program
 
     @property
+    def _facts(self) -> OpenProgram:
+        """The same, also while the device is away, for what does not need it."""
+        self._require_open()
+        return self._connection.last_program
+
+    @property
     def _generator(self) -> TextGenerator:
-        generator = self._program.generator
-        if generator is None:
-            raise UsageError(
-                "the program generates no text",
-                remedy="Call its methods: session.run(inputs)\n"
-                "Or open a language model: etdeploy.open(model=ID_OR_PATH)",
-            )
-        return generator
+        return _generator_of(self._program)
 
     def _prompt(self, prompt: Prompt | None, *, append: bool = False) -> tuple[int, ...]:
         encoder = self.generation.encoder
@@ -194,6 +193,7 @@ class SessionBase:
     def _turn(self, what: str, ids: Sequence[int], *, own: bool = False) -> Iterator[BranchedCache]:
         """Use the cache: for the session's text if it is its `own`, else for another one."""
         self._require_open()
+        self._connection.require_open()
         cache = self._connection.cache
         if cache is None:
             encoder = self.generation.encoder
@@ -228,3 +228,13 @@ class SessionBase:
     def is_closed(self) -> bool:
         """Whether it was closed, or the session that it is a branch of."""
         return self._is_closed or (self._parent is not None and self._parent.is_closed)
+
+
+def _generator_of(program: OpenProgram) -> TextGenerator:
+    if program.generator is None:
+        raise UsageError(
+            "the program generates no text",
+            remedy="Call its methods: session.run(inputs)\n"
+            "Or open a language model: etdeploy.open(model=ID_OR_PATH)",
+        )
+    return program.generator

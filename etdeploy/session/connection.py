@@ -40,6 +40,7 @@ class SessionConnection:
         self._apart = apart
         self._stack = ExitStack()
         self._program: OpenProgram | None = None
+        self._is_open = False
         self.cache: BranchedCache | None = None
         self.methods: MethodProcess | None = None
         self._lock = threading.Lock()
@@ -49,17 +50,28 @@ class SessionConnection:
     @property
     def program(self) -> OpenProgram:
         """The program; raises UsageError where the connection is closed."""
-        if self._program is None:
+        self.require_open()
+        return self.last_program
+
+    def require_open(self) -> None:
+        """Raise UsageError where the connection is closed."""
+        if not self._is_open:
             raise UsageError(
                 f"the connection to {self.named.devices[0]} is closed",
                 remedy="Connect again: session.reopen()",
             )
+
+    @property
+    def last_program(self) -> OpenProgram:
+        """The program, also where the connection is closed: for what needs no device."""
+        if self._program is None:
+            raise ValueError("nothing was opened")
         return self._program
 
     @property
     def is_open(self) -> bool:
         """Whether there is a connection."""
-        return self._program is not None
+        return self._is_open
 
     def open(self) -> None:
         self.apart(
@@ -68,7 +80,7 @@ class SessionConnection:
 
     def use(self, program: OpenProgram) -> None:
         """Take a program that is open, and start nothing yet."""
-        self._program = program
+        self._program, self._is_open = program, True
         if not program.run.device.capabilities.converses:
             return
         if program.generator is None:
@@ -87,7 +99,7 @@ class SessionConnection:
 
     def close(self) -> None:
         """End the process, and give the device back."""
-        self._program = None
+        self._is_open = False
         with ExitStack() as stack:
             stack.callback(self._swap_stack().close)
             for process in (self.methods, self.cache and self.cache.process):

@@ -192,7 +192,7 @@ class LanguageSession(SessionBase):
 
     def summary(self, answer: Answer) -> str:
         """Return one line about an answer."""
-        return summary(answer, self.generation, self._program.run.simulated)
+        return summary(answer, self.generation, self.simulated)
 
     def logits(
         self, prompt: Prompt, positions: int | None = None, *, stop: Stop | None = None

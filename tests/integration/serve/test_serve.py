@@ -20,9 +20,10 @@ from benchmarks.serve import burst, served
 from etdeploy.cache.workspace import Workspace
 from tests.support.export import export_workspace
 from tests.support.runtime_runs import programs, text_programs
+from tests.support.sshd import MakeBoard, make_board
 
 pytestmark = pytest.mark.integration
-__all__ = ["export_workspace", "programs", "text_programs"]
+__all__ = ["export_workspace", "make_board", "programs", "text_programs"]
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
@@ -128,6 +129,30 @@ def test_a_request_that_is_refused(
     with pytest.raises(kind, match=words):
         client.completions.create(**given)
     assert client.completions.create(model="program.pte", prompt="x", max_tokens=2).choices[0].text
+
+
+def test_a_board_that_comes_back_is_used_again(
+    model: str,
+    export_workspace: Workspace,
+    make_board: MakeBoard,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(export_workspace.root))
+    board = make_board()
+    asked: dict[str, Any] = {"model": "program.pte", "prompt": [1, 2, 3], "max_tokens": 4}
+    with (
+        served(["--model", model, "--device", board.spec]) as (address, _),
+        openai.OpenAI(base_url=address, api_key="none", max_retries=0) as own,
+    ):
+        before = own.completions.create(**asked).choices[0].text
+        board.stop()
+        # The first loses the connection; the others find none, and have a prompt all the same.
+        for _ in range(3):
+            with pytest.raises(openai.InternalServerError) as caught:
+                own.completions.create(**asked)
+            assert caught.value.status_code == 503
+        board.start()
+        assert own.completions.create(**asked).choices[0].text == before
 
 
 def test_none_of_many_requests_is_lost_though_some_are_cut_off(server: tuple[str, int]) -> None:
