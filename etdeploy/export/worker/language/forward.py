@@ -35,7 +35,7 @@ class Forward(Protocol):
         """The logits after the next tokens, of shape (vocabulary,)."""
 
     def each(self, ids: Sequence[int], first: int = 0) -> torch.Tensor:
-        """The logits after each of the next tokens from the first on, (tokens, vocabulary)."""
+        """The logits after each of the next tokens but the `first` ones: (tokens, vocabulary)."""
 
 
 class OwnForward:

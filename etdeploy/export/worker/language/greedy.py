@@ -32,7 +32,7 @@ def greedy_text(
 ) -> GreedyText:
     """A model's text, in one call if it is the `likely` one: a call costs about as much as a token.
 
-    It may be called again, from the beginning of the text.
+    `begin` starts a text; a second time where the likely one is not it.
     """
     tokens = list(_begun_alike(begin(), prompt, likely)) if likely else []
     if not _is_whole(tokens, prompt):
@@ -71,7 +71,7 @@ def logit_noise(
 ) -> LogitNoise | None:
     """How far the logits along a model's texts move if some weights change by rounding errors.
 
-    The texts take turns with the draws, unless there are more.
+    Each of several texts is computed with one draw, a single one with all.
     """
     distances: list[tuple[float, float]] = []
     pairs = list(zip(prompts, texts, strict=True))

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -207,8 +208,7 @@ def _tried_with_two(place: Place) -> Iterator[None]:
         with torch.no_grad():
             halved = _divide_norm(giver, torch.full_like(giver.weight, 2.0))
     if halved:
-        doubled = lambda _, inputs: (inputs[0] * 2, *inputs[1:])  # noqa: E731
-        hooks += [reader.register_forward_pre_hook(doubled) for reader in place.readers]
+        hooks += [reader.register_forward_pre_hook(_doubled) for reader in place.readers]
     try:
         yield
     finally:
@@ -217,6 +217,11 @@ def _tried_with_two(place: Place) -> Iterator[None]:
         with torch.no_grad():
             for own, before in kept:
                 own.copy_(before)
+
+
+def _doubled(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    """Twice the input; as it is where it has a keyword, so that the logits tell."""
+    return tuple(each * 2 for each in inputs)
 
 
 def _divide_norm(norm: torch.nn.Module, scales: torch.Tensor) -> bool:

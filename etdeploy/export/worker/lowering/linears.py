@@ -28,7 +28,7 @@ from etdeploy.export.worker.failures import WorkerError, describe_errors, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.awq import Later, scale_inputs
 from etdeploy.export.worker.lowering.mixed_bits import by_role, candidate, choose, divergences
-from etdeploy.export.worker.lowering.overrides import first_match
+from etdeploy.export.worker.lowering.overrides import first_match, named
 from etdeploy.export.worker.lowering.scales import (
     Activations,
     InputMoments,
@@ -462,7 +462,7 @@ def _coverage_note(spec: ExportSpec, quantized: int, convolutions: int) -> str:
 
 def _override_notes(spec: ExportSpec, chosen: Counter[str | None]) -> Iterator[str]:
     parts = [
-        f"{pattern} with {scheme}{_groups(spec, pattern)} "
+        f"{named(pattern)} with {scheme}{_groups(spec, pattern)} "
         f"({count(chosen[pattern], 'linear layer')})"
         for pattern, scheme in spec.overrides
     ]

@@ -66,11 +66,16 @@ def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> I
     """What of a method is quantized in another way than the rest, as a sentence."""
     counts = Counter(first_match(spec, [path_in_model(spec, node)]) for node in _calls(program))
     parts = [
-        f"{pattern} with {scheme} ({count(counts[pattern, scheme], 'operator')})"
+        f"{named(pattern)} with {scheme} ({count(counts[pattern, scheme], 'operator')})"
         for pattern, scheme in spec.overrides
     ]
     if parts:
         yield f"Quantized with {spec.quantization}, except: {', '.join(parts)}."
+
+
+def named(pattern: str) -> str:
+    """A pattern in a sentence."""
+    return pattern or "the model's own forward"
 
 
 def first_match(spec: ExportSpec, paths: Iterable[str]) -> tuple[str, str] | None:
