@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,7 +64,7 @@ def open_session(
         recipe, settings, model=model, device=device, context=context, lora=lora,
         speculate=speculate, text=text, image=image, audio=audio, target=target, quiet=quiet,
     )  # fmt: skip
-    return start_session(named, ("thread", threading.get_ident()), cancel.Flag(), apart=True)
+    return start_session(named, Owner.now(), cancel.Flag(), apart=True)
 
 
 def start_session(named: JobOptions, owner: Owner, flag: cancel.Flag, *, apart: bool) -> Session:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from etdeploy.bench.program_run import ProgramRun, open_run_folder
 from etdeploy.bench.snapshot import program_digest
@@ -27,9 +28,33 @@ from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
 
 T = TypeVar("T")
-Owner = tuple[str, int]
-"""Who opens a device: a thread or a task, which would wait for itself."""
 _POLL_S = 0.2
+
+
+class Owner(NamedTuple):
+    """Who opens a device: a `thread`, or a `task` of asyncio.
+
+    `thread` is the identifier of the thread, or of that whose event loop runs the task.
+    """
+
+    kind: str
+    number: int
+    thread: int
+
+    @classmethod
+    def now(cls) -> Owner:
+        """The thread that calls this."""
+        own = threading.get_ident()
+        return cls("thread", own, own)
+
+    @classmethod
+    def task(cls) -> Owner:
+        """The task that calls this."""
+        return cls("task", id(asyncio.current_task()), threading.get_ident())
+
+    def waits_for_itself(self, holder: Owner) -> bool:
+        """Whether the holder cannot go on while this waits: a thread runs its tasks."""
+        return self == holder or (self.thread == holder.thread and self.kind != holder.kind)
 
 
 @dataclass(frozen=True)
@@ -136,10 +161,12 @@ def _require_no_own(job: Job, owner: Owner) -> None:
     """Refuse a device that its own caller holds: waiting for it would never end."""
     with _holders_lock:
         holder = _holders.get(_lock_path(job))
-    if holder == owner:
+    if holder and owner.waits_for_itself(holder):
+        other = "a task of this thread" if holder.kind == "task" else "the thread of this task"
+        who = f"this {owner.kind}" if holder == owner else other
         raise UsageError(
-            f"this {owner[0]} already has a session on {job.device_label}: a second one would wait "
-            "for it for ever",
+            f"{who} already has a session on {job.device_label}: a second one would wait for it "
+            "for ever",
             remedy="Close the other session first, or branch it: session.fork()",
         )
 

@@ -31,7 +31,7 @@ from etdeploy.program.tokenizer import Tokenizer
 from etdeploy.recipe.model import Recipe
 from etdeploy.runner.generation import Sampling
 from etdeploy.session.connection import SessionConnection
-from etdeploy.session.opening import OpenProgram
+from etdeploy.session.opening import OpenProgram, Owner
 from etdeploy.session.session import Session
 from tests.support.runtime_values import make_recipe
 
@@ -189,7 +189,7 @@ def opened_session(
 ) -> Iterator[Session]:
     """A session of a language model on such a device."""
     named = JobOptions(("talk",), devices=(device.name,))
-    connection = SessionConnection(named, ("test", 0), cancel.current(), apart=False)
+    connection = SessionConnection(named, Owner.now(), cancel.current(), apart=False)
     bundle = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
     with open_generator(
         cast(Device, device), bundle, generation, recipe or make_recipe(), folder / "log"

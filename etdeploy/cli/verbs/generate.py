@@ -244,6 +244,7 @@ def open_language_model(
     """
     from etdeploy.bench.snapshot import require_replaceable
     from etdeploy.session.api import start_session
+    from etdeploy.session.opening import Owner
     from etdeploy.session.state import SavedState
 
     state = SavedState.read(load) if load else None
@@ -251,7 +252,7 @@ def open_language_model(
         require_replaceable(save)
     recipe = require_language_recipe(named, from_input=from_input)
     sampling = _sampling(recipe, values)
-    with start_session(named, ("command", 0), cancel.current(), apart=False) as session:
+    with start_session(named, Owner.now(), cancel.current(), apart=False) as session:
         if not session.generates:
             raise _not_a_language_model(named.recipes[0], recipe.model.task)
         if (load or save) and not session.converses:

@@ -258,12 +258,26 @@ def test_tasks_share_a_session_and_may_be_cancelled(model: str) -> None:
             assert state.tokens == session.tokens
             with pytest.raises(etdeploy.UsageError, match="this task already has a session"):
                 await etdeploy.open_async(model=model, quiet=True)
+            # A thread that waits runs no task.
+            with pytest.raises(etdeploy.UsageError, match="a task of this thread already has"):
+                etdeploy.open(model=model, quiet=True)
             text = session.generate(TEXT, 100)
             await anext(text)  # the end of the block stops it
         with pytest.raises(etdeploy.UsageError, match="closed"):
             await session.logits(TEXT)
 
     asyncio.run(use())
+
+
+def test_a_task_does_not_wait_for_its_own_thread(model: str) -> None:
+    """As the next cell of a notebook, which would never end."""
+
+    async def use() -> None:
+        with pytest.raises(etdeploy.UsageError, match="the thread of this task already has"):
+            await etdeploy.open_async(model=model, quiet=True)
+
+    with etdeploy.open(model=model, quiet=True):
+        asyncio.run(use())
 
 
 @pytest.mark.parametrize(
