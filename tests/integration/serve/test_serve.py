@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,23 +17,8 @@ import pytest
 
 from benchmarks.serve import burst, served
 from etdeploy.cache.workspace import Workspace
-from tests.support.export import export_workspace
-from tests.support.runtime_runs import programs, text_programs
-from tests.support.sshd import MakeBoard, make_board
 
 pytestmark = pytest.mark.integration
-__all__ = ["export_workspace", "make_board", "programs", "text_programs"]
-
-CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-
-
-@pytest.fixture(scope="module")
-def model(text_programs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The program of session_export, with a chat template."""
-    folder = tmp_path_factory.mktemp("served")
-    shutil.copytree(text_programs / "session", folder, dirs_exist_ok=True)
-    (folder / "chat_template.jinja").write_text(CHAT)
-    return str(folder / "program.pte")
 
 
 @pytest.fixture(scope="module")
@@ -129,30 +113,6 @@ def test_a_request_that_is_refused(
     with pytest.raises(kind, match=words):
         client.completions.create(**given)
     assert client.completions.create(model="program.pte", prompt="x", max_tokens=2).choices[0].text
-
-
-def test_a_board_that_comes_back_is_used_again(
-    model: str,
-    export_workspace: Workspace,
-    make_board: MakeBoard,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("ETDEPLOY_CACHE_DIR", str(export_workspace.root))
-    board = make_board()
-    asked: dict[str, Any] = {"model": "program.pte", "prompt": [1, 2, 3], "max_tokens": 4}
-    with (
-        served(["--model", model, "--device", board.spec]) as (address, _),
-        openai.OpenAI(base_url=address, api_key="none", max_retries=0) as own,
-    ):
-        before = own.completions.create(**asked).choices[0].text
-        board.stop()
-        # The first loses the connection; the others find none, and have a prompt all the same.
-        for _ in range(3):
-            with pytest.raises(openai.InternalServerError) as caught:
-                own.completions.create(**asked)
-            assert caught.value.status_code == 503
-        board.start()
-        assert own.completions.create(**asked).choices[0].text == before
 
 
 def test_none_of_many_requests_is_lost_though_some_are_cut_off(server: tuple[str, int]) -> None:
