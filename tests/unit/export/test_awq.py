@@ -72,12 +72,12 @@ class Case:
         return {n: m for n, m in self.model.named_modules() if isinstance(m, nn.Linear)}
 
     def scale(
-        self, fixed: tuple[str, ...] = (), later: awq.Later | None = None
+        self, fixed: tuple[str, ...] = (), deferred: awq.DeferredFactors | None = None
     ) -> tuple[Activations, str]:
         given = Activations(self.squares, "9 tokens of a text", logits=self.logits)
         groups = {id(layer): GROUP for layer in self.linears.values()}
         kept = [self.linears[n] for n in fixed]
-        return scale_inputs(self.model, groups, kept, given, later or {})
+        return scale_inputs(self.model, groups, kept, given, deferred or {})
 
 
 def case(norm: Callable[[], nn.Module], *, leaks: bool = False) -> Case:
@@ -190,14 +190,14 @@ def test_factors_that_are_applied_later_give_the_same_weights() -> None:
     up = then.linears["0.mlp.up_proj"]
     before = up.weight.clone()
     now.scale()
-    later: dict[int, list[torch.Tensor]] = {id(up): []}
-    then.scale(later=later)
+    deferred: dict[int, list[torch.Tensor]] = {id(up): []}
+    then.scale(deferred=deferred)
     assert torch.equal(up.weight, before)
     assert not torch.equal(now.linears["0.mlp.up_proj"].weight, before)
     # Of its columns, as a reader of the norm, and of its rows, as what down_proj reads.
-    assert [tuple(factor.shape) for factor in later[id(up)]] == [(1, SIZE), (WIDTH, 1)]
+    assert [tuple(factor.shape) for factor in deferred[id(up)]] == [(1, SIZE), (WIDTH, 1)]
     wanted = quantized_in_groups(now.linears["0.mlp.up_proj"].weight, GROUP, None)
-    found = quantized_in_groups(up.weight, GROUP, None, later[id(up)])
+    found = quantized_in_groups(up.weight, GROUP, None, deferred[id(up)])
     assert torch.equal(found.qdata, wanted.qdata)
     assert torch.equal(found.scale, wanted.scale)
     for name, layer in then.linears.items():

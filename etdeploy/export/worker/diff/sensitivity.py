@@ -33,7 +33,8 @@ _MARGIN = 0.9
 _MOST_OVERRIDES = 12
 # A module inside another one is taken if it gains nearly as much.
 _NEARLY = 0.7
-# Of the quantized operators, in one override and in all.
+# Of the quantized operators, in one override and in all; one override may have more operators if it
+# has no more of the weights.
 _MOST_IN_ONE, _MOST_IN_ALL = 0.34, 0.8
 
 Tell = Callable[[str, float], None]
@@ -59,6 +60,7 @@ class SensitivityMeasurement:
             torch.set_num_threads(threads)
             self.seconds = with_all
         self._full: tuple[float, float] | None = None
+        self.all_weights = sum(map(model.weights, model.paths))
         self.operators: dict[str, int] = {}
         self.weights: dict[str, int] = {}
         for node, path in model.paths.items():
@@ -82,7 +84,7 @@ class SensitivityMeasurement:
 
     def larger(self, modules: Iterable[str]) -> list[str]:
         """Those with several operators, or a large part of the weights."""
-        least = _LARGE_PART * sum(map(self.model.weights, self.model.paths))
+        least = _LARGE_PART * self.all_weights
         return [m for m in modules if self.operators[m] > 1 or self.weights[m] > least]
 
     def quantized_error(self, modules: Sequence[str], requantize: Requantize) -> float:
@@ -181,7 +183,7 @@ def _measured(
     return Sensitivity(
         inputs=len(measurement.calls),
         error=error,
-        weights=sum(map(model.weights, model.paths)),
+        weights=measurement.all_weights,
         layers=tuple(layers),
         overrides=tuple(overrides),
         reached=reached,
@@ -254,8 +256,12 @@ def _chosen(
 ) -> tuple[list[str], float]:
     """The modules that reach the goal together, greedily; and the error with them."""
     total = len(measurement.model.paths)
-    most = max(1, _MOST_IN_ONE * total)
-    small = [each for each in layers if each.operators <= most]
+    most, most_weights = max(1, _MOST_IN_ONE * total), _MOST_IN_ONE * measurement.all_weights
+    small = [
+        each
+        for each in layers
+        if each.operators <= most or (most_weights and each.weights <= most_weights)
+    ]
     chosen: list[str] = []
     reached = error
     while reached > goal and len(chosen) < _MOST_OVERRIDES:

@@ -28,7 +28,7 @@ _LEAST_SIZE = 1e-4
 # What a norm may add to its weight: Gemma's multiply by 1 + weight.
 _OFFSETS = (0.0, 1.0)
 _TOLERANCE = 1e-4
-Later = Mapping[int, list[torch.Tensor]]
+DeferredFactors = Mapping[int, list[torch.Tensor]]
 """Factors of weights, by the layer's `id()`, for `quantized_in_groups`.
 
 A weight that is changed in place is copied, where a fork of the process still has it.
@@ -46,23 +46,23 @@ class Place:
     giver: torch.nn.Module
     readers: tuple[torch.nn.Linear, ...]
 
-    def scale(self, scales: torch.Tensor, later: Later) -> bool:
+    def scale(self, scales: torch.Tensor, deferred: DeferredFactors) -> bool:
         """Divides what is given, and multiplies what reads it; False if the giver cannot."""
         with torch.no_grad():
             if isinstance(self.giver, torch.nn.Linear):
-                _multiply(self.giver, (1 / scales).unsqueeze(1), later)
+                _multiply(self.giver, (1 / scales).unsqueeze(1), deferred)
                 if self.giver.bias is not None:
                     self.giver.bias.div_(scales)
             elif not _divide_norm(self.giver, scales):
                 return False
             for reader in self.readers:
-                _multiply(reader, scales.unsqueeze(0), later)
+                _multiply(reader, scales.unsqueeze(0), deferred)
         return True
 
 
-def _multiply(layer: torch.nn.Linear, factor: torch.Tensor, later: Later) -> None:
-    if id(layer) in later:
-        later[id(layer)].append(factor)
+def _multiply(layer: torch.nn.Linear, factor: torch.Tensor, deferred: DeferredFactors) -> None:
+    if id(layer) in deferred:
+        deferred[id(layer)].append(factor)
     else:
         layer.weight.mul_(factor)
 
@@ -72,7 +72,7 @@ def scale_inputs(
     groups: Mapping[int, int],
     fixed: Sequence[torch.nn.Module],
     activations: Activations,
-    later: Later,
+    deferred: DeferredFactors,
 ) -> tuple[Activations, str]:
     """Scales inputs of layers in place; what their inputs are then, and a sentence for the user.
 
@@ -81,7 +81,7 @@ def scale_inputs(
         groups: The group size of each 4-bit layer, by its `id()`.
         fixed: Layers whose weights may not be changed.
         activations: With the logits that tell whether the model still computes the same.
-        later: Gets the factors of the layers that it has, whose weights then stay as they are.
+        deferred: Gets the factors of the layers that it has, whose weights then stay as they are.
     """
     if activations.logits is None:
         raise ValueError("nothing gives logits")
@@ -96,7 +96,7 @@ def scale_inputs(
             continue
         squares = next(mean_squares[id(r)] for r in place.readers if id(r) in mean_squares)
         scales = _best(place, groups, squares)
-        if scales is None or not place.scale(scales, later):
+        if scales is None or not place.scale(scales, deferred):
             continue
         for reader in place.readers:
             if id(reader) in mean_squares:

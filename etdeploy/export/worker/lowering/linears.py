@@ -26,7 +26,7 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import WorkerError, describe_errors, fail
 from etdeploy.export.worker.loading.source import MethodSource
-from etdeploy.export.worker.lowering.awq import Later, scale_inputs
+from etdeploy.export.worker.lowering.awq import DeferredFactors, scale_inputs
 from etdeploy.export.worker.lowering.mixed_bits import by_role, candidate, choose, divergences
 from etdeploy.export.worker.lowering.overrides import first_match, named
 from etdeploy.export.worker.lowering.scales import (
@@ -218,8 +218,8 @@ def quantize_linears(
     # What is read again before it is quantized has to have its factors.
     read_again = spec.target_bits is not None or activations.read or rounded is not None
     unscaled = () if read_again else [each for each in again if wishes[each.name].group_size]
-    later: Later = {id(each.module): [] for each in unscaled}
-    activations, scaled = _scaled(sources, wishes, again, known, activations, later, files)
+    deferred: DeferredFactors = {id(each.module): [] for each in unscaled}
+    activations, scaled = _scaled(sources, wishes, again, known, activations, deferred, files)
     yield from scaled
     more, chosen_bits = _more_bits(spec.target_bits, wishes, again, activations)
     wishes |= more
@@ -230,7 +230,7 @@ def quantize_linears(
     in_turn = [each for each in again if activations.read and wishes[each.name].group_size]
     for wish in dict.fromkeys(wishes[layer.name] for layer in again if layer not in in_turn):
         own = [layer for layer in again if wishes[layer.name] == wish]
-        _apply(wish, own, activations, later, files)
+        _apply(wish, own, activations, deferred, files)
     # Last, since their inputs are to be those that the quantized layers give.
     nearest = _round_in_turn(wishes, in_turn, activations, files) if in_turn else []
     left = [layer.name for layer in wanted if layer not in fitting]
@@ -259,7 +259,7 @@ def _scaled(
     layers: Linears,
     known: Mapping[str, StoredWeight],
     activations: Activations,
-    later: Later,
+    deferred: DeferredFactors,
     files: WeightFiles | None,
 ) -> tuple[Activations, tuple[str, ...]]:
     """What layers are given after AWQ, if anything gives logits, and sentences for the user."""
@@ -273,7 +273,7 @@ def _scaled(
     groups = {key: size for key, size in sizes if size}
     if not groups:
         return activations, ()
-    found, note = scale_inputs(model, groups, list(names.values()), activations, later)
+    found, note = scale_inputs(model, groups, list(names.values()), activations, deferred)
     return found, (note,)
 
 
@@ -378,10 +378,10 @@ def _apply(
     wish: LayerQuantization,
     layers: Linears,
     activations: Activations,
-    later: Later,
+    deferred: DeferredFactors,
     files: WeightFiles | None,
 ) -> None:
-    """Quantizes the weights of layers in place; those in groups have factors in `later`."""
+    """Quantizes the weights of layers in place; those in groups have factors in `deferred`."""
     from torchao.quantization.granularity import PerAxis
     from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
 
@@ -395,7 +395,7 @@ def _apply(
 
     def quantize_layer(layer: Layer[torch.nn.Linear]) -> None:
         """Leaves no layer's floats in memory until the others are quantized."""
-        module, factors = layer.module, later.get(id(layer.module), ())
+        module, factors = layer.module, deferred.get(id(layer.module), ())
         squares = activations.mean_squares.get(id(module))
         made = quantized_in_groups(module.weight, size, squares, factors)
         made = files.moved(made) if files else made
