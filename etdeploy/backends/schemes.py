@@ -73,14 +73,19 @@ def first_override(
 
 
 def is_match(module: str, pattern: str) -> bool:
-    """Whether a pattern of overrides is for a module; for the model's own forward, only `""` is."""
+    """Whether a pattern of overrides matches; only `""` matches the model's own forward."""
     return fnmatchcase(module, pattern) if module else not pattern
+
+
+def module_label(path: str) -> str:
+    """Name of a module, or of a pattern for modules, in a sentence."""
+    return path or "the model's own forward"
 
 
 def modules_around(path: str) -> list[str]:
     """`a`, `a.b` and `a.b.c` of `a.b.c`: a list of modules calls nothing, and is named, too.
 
-    The model's own forward, whose path is empty, is around no module.
+    The empty path, of the model's own `forward`, gives itself alone, and no other path gives it.
     """
     names = path.split(".")
     return [".".join(names[:end]) for end in range(1, len(names) + 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from etdeploy.backends.schemes import FLOAT_SCHEMES
+from etdeploy.backends.schemes import FLOAT_SCHEMES, module_label
 from etdeploy.bench.diff import DiffReport
 from etdeploy.bench.verdict import explain, strain
 from etdeploy.core.console import count
@@ -109,7 +109,7 @@ def _facts(report: DiffReport) -> Iterator[Fact]:
     if node := _subject(report):
         shape = f", {node.dtype} {list(node.shape)}" if node.dtype else ""
         yield Fact("node", (f"{node.name}, {node.operator}{shape}",))
-        yield Fact("module", (node.module or "the model's own forward",))
+        yield Fact("module", (module_label(node.module),))
         if node.file:
             yield Fact("line", (f"{node.file}:{node.line}", *([node.code] if node.code else [])))
         if node.rewrite:
@@ -247,7 +247,7 @@ def _sensitivity(report: DiffReport) -> Iterator[Block]:
 
 def _layers(layers: Sequence[LayerSensitivity], total: int) -> Table:
     rows = [
-        [code(each.module or "(the model's own forward)"), each.operators, f"{each.weights:,}",
+        [code(each.module or f"({module_label('')})"), each.operators, f"{each.weights:,}",
          _percent(each.alone), _percent(each.without)]
         for each in layers
     ]  # fmt: skip

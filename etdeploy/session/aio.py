@@ -259,7 +259,7 @@ class AsyncOpening:
 
     async def _open(self) -> AsyncSession:
         executor = ThreadPoolExecutor(1, thread_name_prefix="etdeploy session")
-        owner = Owner.task()
+        owner = Owner.current_task()
         flag = cancel.Flag(cancel.current())  # of the command line, if it opens the session
 
         def start() -> Session:

@@ -64,7 +64,7 @@ def open_session(
         recipe, settings, model=model, device=device, context=context, lora=lora,
         speculate=speculate, text=text, image=image, audio=audio, target=target, quiet=quiet,
     )  # fmt: skip
-    return start_session(named, Owner.now(), cancel.Flag(), apart=True)
+    return start_session(named, Owner.current_thread(), cancel.Flag(), apart=True)
 
 
 def start_session(named: JobOptions, owner: Owner, flag: cancel.Flag, *, apart: bool) -> Session:

@@ -153,7 +153,7 @@ class SessionBase:
 
     @property
     def _facts(self) -> OpenProgram:
-        """The same, also while the device is away, for what does not need it."""
+        """The program for facts that do not need the device, which may be away."""
         self._require_open()
         return self._connection.last_program
 

@@ -29,6 +29,7 @@ class SessionConnection:
         apart: Whether that happens in another thread, because the caller handles no signals.
 
     Attributes:
+        is_open: Whether there is a connection.
         cache: That of a language model that stays loaded; None for other programs, and on devices
             that cannot talk with a process.
         text: The last text, while anybody refers to it.
@@ -40,7 +41,7 @@ class SessionConnection:
         self._apart = apart
         self._stack = ExitStack()
         self._program: OpenProgram | None = None
-        self._is_open = False
+        self.is_open = False
         self.cache: BranchedCache | None = None
         self.methods: MethodProcess | None = None
         self._lock = threading.Lock()
@@ -55,7 +56,7 @@ class SessionConnection:
 
     def require_open(self) -> None:
         """Raise UsageError where the connection is closed."""
-        if not self._is_open:
+        if not self.is_open:
             raise UsageError(
                 f"the connection to {self.named.devices[0]} is closed",
                 remedy="Connect again: session.reopen()",
@@ -63,15 +64,10 @@ class SessionConnection:
 
     @property
     def last_program(self) -> OpenProgram:
-        """The program, also where the connection is closed: for what needs no device."""
+        """The program, or that of the connection before; for facts that do not need the device."""
         if self._program is None:
             raise ValueError("nothing was opened")
         return self._program
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a connection."""
-        return self._is_open
 
     def open(self) -> None:
         self.apart(
@@ -80,7 +76,7 @@ class SessionConnection:
 
     def use(self, program: OpenProgram) -> None:
         """Take a program that is open, and start nothing yet."""
-        self._program, self._is_open = program, True
+        self._program, self.is_open = program, True
         if not program.run.device.capabilities.converses:
             return
         if program.generator is None:
@@ -99,7 +95,7 @@ class SessionConnection:
 
     def close(self) -> None:
         """End the process, and give the device back."""
-        self._is_open = False
+        self.is_open = False
         with ExitStack() as stack:
             stack.callback(self._swap_stack().close)
             for process in (self.methods, self.cache and self.cache.process):

@@ -32,29 +32,32 @@ _POLL_S = 0.2
 
 
 class Owner(NamedTuple):
-    """Who opens a device: a `thread`, or a `task` of asyncio.
+    """Who opens a device: a thread, or a task of asyncio that this thread runs.
 
-    `thread` is the identifier of the thread, or of that whose event loop runs the task.
+    `task` is None for the thread itself.
     """
 
-    kind: str
-    number: int
     thread: int
+    task: int | None = None
 
     @classmethod
-    def now(cls) -> Owner:
-        """The thread that calls this."""
-        own = threading.get_ident()
-        return cls("thread", own, own)
+    def current_thread(cls) -> Owner:
+        """Return the thread that calls this."""
+        return cls(threading.get_ident())
 
     @classmethod
-    def task(cls) -> Owner:
-        """The task that calls this."""
-        return cls("task", id(asyncio.current_task()), threading.get_ident())
+    def current_task(cls) -> Owner:
+        """Return the task that calls this."""
+        return cls(threading.get_ident(), id(asyncio.current_task()))
 
-    def waits_for_itself(self, holder: Owner) -> bool:
-        """Whether the holder cannot go on while this waits: a thread runs its tasks."""
-        return self == holder or (self.thread == holder.thread and self.kind != holder.kind)
+    @property
+    def kind(self) -> str:
+        """The word for it."""
+        return "thread" if self.task is None else "task"
+
+    def blocks(self, holder: Owner) -> bool:
+        """Whether the holder cannot continue while this waits for it."""
+        return self.thread == holder.thread and (self == holder or None in (self.task, holder.task))
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def _require_no_own(job: Job, owner: Owner) -> None:
     """Refuse a device that its own caller holds: waiting for it would never end."""
     with _holders_lock:
         holder = _holders.get(_lock_path(job))
-    if holder and owner.waits_for_itself(holder):
+    if holder and owner.blocks(holder):
         other = "a task of this thread" if holder.kind == "task" else "the thread of this task"
         who = f"this {owner.kind}" if holder == owner else other
         raise UsageError(

@@ -145,13 +145,13 @@ def rounding(model: Any) -> dict[str, Any]:
     return {
         "noise": None if noise is None else noise.model_dump(),
         "without_weights": none,
-        **_with_likely(model, text),
+        **_with_drafts(model, text),
         "restored": all(map(torch.equal, before, vectors)),
     }
 
 
-def _with_likely(model: Any, text: GreedyText) -> dict[str, Any]:
-    """The same text from likely ones that are right, wrong from their fifth token on, and short."""
+def _with_drafts(model: Any, text: GreedyText) -> dict[str, Any]:
+    """The same text from drafts that are right, wrong in their fifth token, and short."""
     calls: list[int] = []
 
     class Counted(OwnForward):
@@ -160,13 +160,13 @@ def _with_likely(model: Any, text: GreedyText) -> dict[str, Any]:
             return super()._logits(ids, **options)
 
     other = text.tokens[4].model_copy(update={"ids": text.tokens[4].ids[::-1]})
-    likely = {
+    drafts = {
         "right": text.tokens,
         "wrong": (*text.tokens[:4], other, *text.tokens[5:]),
         "short": text.tokens[:3],
     }
     found = {}
-    for name, tokens in likely.items():
+    for name, tokens in drafts.items():
         calls.append(0)
         made = greedy_text(partial(Counted, model), PROMPT, GreedyText(tokens=tokens))
         found[name] = made.token_ids == text.token_ids

@@ -152,10 +152,10 @@ class _Eager:
     def last(self, ids: Sequence[int]) -> torch.Tensor:
         return self.each(ids)[-1]
 
-    def each(self, ids: Sequence[int], first: int = 0) -> torch.Tensor:
-        start, self._position = self._position, self._position + len(ids)
-        calls = [(torch.tensor([[i]]), torch.tensor([start + n])) for n, i in enumerate(ids)]
-        return torch.cat([self._model(*call) for call in calls])[first:]
+    def each(self, ids: Sequence[int], start: int = 0) -> torch.Tensor:
+        position, self._position = self._position, self._position + len(ids)
+        calls = [(torch.tensor([[i]]), torch.tensor([position + n])) for n, i in enumerate(ids)]
+        return torch.cat([self._model(*call) for call in calls])[start:]
 
 
 def main(folder: Path) -> None:

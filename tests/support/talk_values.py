@@ -189,7 +189,7 @@ def opened_session(
 ) -> Iterator[Session]:
     """A session of a language model on such a device."""
     named = JobOptions(("talk",), devices=(device.name,))
-    connection = SessionConnection(named, Owner.now(), cancel.current(), apart=False)
+    connection = SessionConnection(named, Owner.current_thread(), cancel.current(), apart=False)
     bundle = Bundle(files=(), launch=ProcessLaunch(argv=("runner",)))
     with open_generator(
         cast(Device, device), bundle, generation, recipe or make_recipe(), folder / "log"

@@ -252,7 +252,7 @@ def open_language_model(
         require_replaceable(save)
     recipe = require_language_recipe(named, from_input=from_input)
     sampling = _sampling(recipe, values)
-    with start_session(named, Owner.now(), cancel.current(), apart=False) as session:
+    with start_session(named, Owner.current_thread(), cancel.current(), apart=False) as session:
         if not session.generates:
             raise _not_a_language_model(named.recipes[0], recipe.model.task)
         if (load or save) and not session.converses:

@@ -102,7 +102,7 @@ def test_rounding_moves_the_logits_of_a_model_in_floats_by_little(found: dict[st
     assert (told["without_weights"], told["restored"]) == (None, True)
 
 
-def test_a_likely_text_saves_calls_as_far_as_it_is_right(found: dict[str, Any]) -> None:
+def test_a_draft_saves_calls_as_far_as_it_is_right(found: dict[str, Any]) -> None:
     told = found["rounding"]
     assert told["equal"] == {"right": True, "wrong": True, "short": True}
     # Twelve tokens: all in one call; five, and a call for each other; three, and nine.

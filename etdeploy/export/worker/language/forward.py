@@ -34,8 +34,8 @@ class Forward(Protocol):
     def last(self, ids: Sequence[int]) -> torch.Tensor:
         """The logits after the next tokens, of shape (vocabulary,)."""
 
-    def each(self, ids: Sequence[int], first: int = 0) -> torch.Tensor:
-        """The logits after each of the next tokens but the `first` ones: (tokens, vocabulary)."""
+    def each(self, ids: Sequence[int], start: int = 0) -> torch.Tensor:
+        """The logits after each of the next tokens from index `start` on: (tokens, vocabulary)."""
 
 
 class OwnForward:
@@ -54,7 +54,7 @@ class OwnForward:
         beside: tuple[Mapping[str, torch.Tensor], int] | None = None,
         bits: int = 32,
     ) -> None:
-        self._last_only = {"logits_to_keep": 1} if takes_last_only(model) else {}
+        self._takes_last_only = takes_last_only(model)
         self._model, self._named = model, cache_argument(model)
         self._cache: Any = RoundedCache(model.config, bits) if bits < 32 else None
         own = own_state(model)
@@ -75,11 +75,11 @@ class OwnForward:
             self._tokens, self._given = "decoder_input_ids", {"encoder_outputs": outputs}
 
     def last(self, ids: Sequence[int]) -> torch.Tensor:
-        return self._logits(ids, **self._last_only)[-1]
+        return self.each(ids, len(ids) - 1)[0]
 
-    def each(self, ids: Sequence[int], first: int = 0) -> torch.Tensor:
-        wanted = len(ids) - first
-        options = {"logits_to_keep": wanted} if first and self._last_only else {}
+    def each(self, ids: Sequence[int], start: int = 0) -> torch.Tensor:
+        wanted = len(ids) - start
+        options = {"logits_to_keep": wanted} if start and self._takes_last_only else {}
         return self._logits(ids, **options)[-wanted:]
 
     def _parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
@@ -189,16 +189,16 @@ class MethodsForward:
             logits = self._call_logits(method, part)[-1]
         return logits
 
-    def each(self, ids: Sequence[int], first: int = 0) -> torch.Tensor:
+    def each(self, ids: Sequence[int], start: int = 0) -> torch.Tensor:
         if not self._static:
-            head, later = ids[: first + 1], ids[first + 1 :]
+            head, later = ids[: start + 1], ids[start + 1 :]
             return torch.stack([self.last(head), *(self.last([token]) for token in later)])
         rest, found = list(ids), []
         while rest:
             method = self._method_for(len(rest))
             part, rest = rest[: method.max_tokens], rest[method.max_tokens :]
             found.append(self._call_logits(method, part)[-len(part) :])
-        return torch.cat(found)[first:]
+        return torch.cat(found)[start:]
 
     def _call_logits(self, method: GenerationMethod, part: Sequence[int]) -> torch.Tensor:
         """The logits of a call's last tokens, of shape (tokens, vocabulary)."""

@@ -28,13 +28,13 @@ class UndefinedLogitsError(Exception):
 
 
 def greedy_text(
-    begin: Callable[[], Forward], prompt: Prompt, likely: GreedyText | None = None
+    begin: Callable[[], Forward], prompt: Prompt, draft: GreedyText | None = None
 ) -> GreedyText:
-    """A model's text, in one call if it is the `likely` one: a call costs about as much as a token.
+    """Generate a model's text, in one call if it equals the draft: a call costs like a token.
 
-    `begin` starts a text; a second time where the likely one is not it.
+    `begin` starts a text, and starts it again where the draft differs.
     """
-    tokens = list(_begun_alike(begin(), prompt, likely)) if likely else []
+    tokens = list(_verified(begin(), prompt, draft)) if draft else []
     if not _is_whole(tokens, prompt):
         forward, waiting = begin(), [*prompt.ids, *(token.ids[0] for token in tokens)]
         while not _is_whole(tokens, prompt):
@@ -48,16 +48,16 @@ def _is_whole(tokens: Sequence[NextToken], prompt: Prompt) -> bool:
     return ended or len(tokens) >= prompt.new_tokens
 
 
-def _begun_alike(forward: Forward, prompt: Prompt, likely: GreedyText) -> Iterator[NextToken]:
-    """The tokens as far as they are those of a text, and the first other one."""
-    for logits, expected in zip(_along(forward, prompt, likely), likely.tokens, strict=True):
+def _verified(forward: Forward, prompt: Prompt, draft: GreedyText) -> Iterator[NextToken]:
+    """The model's tokens while they equal the draft's, and the first that differs."""
+    for logits, expected in zip(_text_logits(forward, prompt, draft), draft.tokens, strict=True):
         token = next_token(logits)
         yield token
         if token.ids[0] != expected.ids[0]:
             return
 
 
-def _along(forward: Forward, prompt: Prompt, text: GreedyText) -> torch.Tensor:
+def _text_logits(forward: Forward, prompt: Prompt, text: GreedyText) -> torch.Tensor:
     """The logits before each token of a text, of shape (tokens, vocabulary)."""
     fed = [token.ids[0] for token in text.tokens[:-1]]
     return forward.each([*prompt.ids, *fed], len(prompt.ids) - 1)
@@ -71,7 +71,7 @@ def logit_noise(
 ) -> LogitNoise | None:
     """How far the logits along a model's texts move if some weights change by rounding errors.
 
-    Each of several texts is computed with one draw, a single one with all.
+    Several texts are computed with one draw each, a single text with all draws.
     """
     distances: list[tuple[float, float]] = []
     pairs = list(zip(prompts, texts, strict=True))
@@ -86,7 +86,7 @@ def logit_noise(
 
 
 def _moved(forward: Forward, prompt: Prompt, text: GreedyText) -> Iterator[tuple[float, float]]:
-    for token, logits in zip(text.tokens, _along(forward, prompt, text), strict=True):
+    for token, logits in zip(text.tokens, _text_logits(forward, prompt, text), strict=True):
         ids = (*sampled_ids(logits.shape[0]), *token.ids)
         yield logit_distance(token, {i: float(logits[i]) for i in ids})
 

@@ -757,12 +757,12 @@ def _quantizes_weights(spec: ExportSpec) -> bool:
 
 
 def _texts(
-    begin: Begin, prompts: Sequence[Prompt], likely: Sequence[GreedyText] = ()
+    begin: Begin, prompts: Sequence[Prompt], drafts: Sequence[GreedyText] = ()
 ) -> tuple[tuple[GreedyText, ...], tuple[str, ...]]:
-    """The continuation of each prompt, which may be a `likely` one, or a note why there is none."""
+    """The continuation of each prompt, verified with its draft, or a note why there is none."""
     try:
-        pairs = zip_longest(prompts, likely)
-        return tuple(greedy_text(begin, prompt, text) for prompt, text in pairs), ()
+        pairs = zip_longest(prompts, drafts)
+        return tuple(greedy_text(begin, prompt, draft) for prompt, draft in pairs), ()
     except UndefinedLogitsError:
         return (), (f"{_NO_TEXTS}: run eagerly, the model gives logits that are NaN or infinite.",)
     except Exception as error:  # the model's code, called with a cache

@@ -81,7 +81,7 @@ def scale_inputs(
         groups: The group size of each 4-bit layer, by its `id()`.
         fixed: Layers whose weights may not be changed.
         activations: With the logits that tell whether the model still computes the same.
-        deferred: Gets the factors of the layers that it has, whose weights then stay as they are.
+        deferred: Collects the factors of its layers, whose weights are not changed.
     """
     if activations.logits is None:
         raise ValueError("nothing gives logits")
@@ -187,16 +187,16 @@ def _moves(
     """Whether scales of two change the logits; products with them are exact."""
     with ExitStack() as stack:
         for place in places:
-            stack.enter_context(_tried_with_two(place))
+            stack.enter_context(_scaled_by_two(place))
         after = logits()
     return not torch.allclose(after, before, _TOLERANCE, _TOLERANCE * float(before.abs().max()))
 
 
 @contextmanager
-def _tried_with_two(place: Place) -> Iterator[None]:
-    """The model as with scales of two, without a pass over the weights of linear layers.
+def _scaled_by_two(place: Place) -> Iterator[None]:
+    """Makes the model compute as with scales of two, without a pass over all weights.
 
-    Half of the input of a layer, doubled, stands for the layer with doubled weights.
+    Doubling the input of a linear layer gives the same output as doubling its weight.
     """
     giver, hooks = place.giver, []
     kept: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -220,7 +220,7 @@ def _tried_with_two(place: Place) -> Iterator[None]:
 
 
 def _doubled(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
-    """Twice the input; as it is where it has a keyword, so that the logits tell."""
+    """Doubles positional inputs; a layer that takes a keyword changes the logits, so it is seen."""
     return tuple(each * 2 for each in inputs)
 
 

@@ -20,6 +20,7 @@ from etdeploy.backends.schemes import (
     GPTQ,
     GROUPED_SCHEMES,
     SEARCHED_SCHEMES,
+    module_label,
 )
 from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
@@ -28,7 +29,7 @@ from etdeploy.export.worker.failures import WorkerError, describe_errors, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.awq import DeferredFactors, scale_inputs
 from etdeploy.export.worker.lowering.mixed_bits import by_role, candidate, choose, divergences
-from etdeploy.export.worker.lowering.overrides import first_match, named
+from etdeploy.export.worker.lowering.overrides import first_match
 from etdeploy.export.worker.lowering.scales import (
     Activations,
     InputMoments,
@@ -215,7 +216,7 @@ def quantize_linears(
             tensor = files.moved(tensor) if files else tensor
             known[layer.name].give_to(layer.module, tensor)
     again = [layer for layer in fitting if layer.name not in carried]
-    # What is read again before it is quantized has to have its factors.
+    # Weights that are read before they are quantized are scaled in place.
     read_again = spec.target_bits is not None or activations.read or rounded is not None
     unscaled = () if read_again else [each for each in again if wishes[each.name].group_size]
     deferred: DeferredFactors = {id(each.module): [] for each in unscaled}
@@ -462,7 +463,7 @@ def _coverage_note(spec: ExportSpec, quantized: int, convolutions: int) -> str:
 
 def _override_notes(spec: ExportSpec, chosen: Counter[str | None]) -> Iterator[str]:
     parts = [
-        f"{named(pattern)} with {scheme}{_groups(spec, pattern)} "
+        f"{module_label(pattern)} with {scheme}{_groups(spec, pattern)} "
         f"({count(chosen[pattern], 'linear layer')})"
         for pattern, scheme in spec.overrides
     ]

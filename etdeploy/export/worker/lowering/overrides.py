@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from etdeploy.backends.schemes import first_override, is_match, modules_around
+from etdeploy.backends.schemes import first_override, is_match, module_label, modules_around
 from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
@@ -66,16 +66,11 @@ def override_notes(spec: ExportSpec, program: torch.export.ExportedProgram) -> I
     """What of a method is quantized in another way than the rest, as a sentence."""
     counts = Counter(first_match(spec, [path_in_model(spec, node)]) for node in _calls(program))
     parts = [
-        f"{named(pattern)} with {scheme} ({count(counts[pattern, scheme], 'operator')})"
+        f"{module_label(pattern)} with {scheme} ({count(counts[pattern, scheme], 'operator')})"
         for pattern, scheme in spec.overrides
     ]
     if parts:
         yield f"Quantized with {spec.quantization}, except: {', '.join(parts)}."
-
-
-def named(pattern: str) -> str:
-    """A pattern in a sentence."""
-    return pattern or "the model's own forward"
 
 
 def first_match(spec: ExportSpec, paths: Iterable[str]) -> tuple[str, str] | None:

@@ -49,7 +49,7 @@ _MOST_INPUTS = 16_384
 Seen = Callable[[torch.nn.Linear, torch.Tensor], None]
 """Takes a layer, which is about to compute, and its inputs, of shape (tokens, inputs)."""
 Factors = Sequence[torch.Tensor]
-"""What a weight is multiplied by in turn, of shape (1, inputs) or (outputs, 1)."""
+"""Factors of the columns of a weight, of shape (1, inputs), or of its rows, (outputs, 1)."""
 SeenGradients = Callable[[torch.nn.Linear, torch.Tensor, torch.Tensor], None]
 """Takes a layer, its inputs, and gradients of shape (tokens, outputs)."""
 
@@ -101,7 +101,7 @@ def quantized_in_groups(
 ) -> Any:
     """The weight of a linear layer in 4 bits, with 8-bit dynamic activations; torchao's tensor.
 
-    The weight is multiplied by `factors` before.
+    The weight is multiplied by `factors` first.
     """
     outputs, inputs = weight.shape
     importance = relative_importance(mean_squares, inputs).reshape(1, -1, group_size)
@@ -117,7 +117,7 @@ def quantized_in_groups(
 def _in_parts(
     weight: torch.Tensor, group_size: int, factors: Factors = ()
 ) -> Iterator[torch.Tensor]:
-    """Rows of a weight times factors, float32 of shape (rows, groups, size)."""
+    """Rows of the weight, multiplied by the factors; float32 of shape (rows, groups, size)."""
     step = max(1, _AT_ONCE // weight.shape[1])
     for start in range(0, len(weight), step):
         part = weight.detach()[start : start + step].float()
