@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -11,8 +11,9 @@ from torch import nn
 from etdeploy.backends.registry import backend_named
 from etdeploy.export.diff import Sensitivity, more_exact_scheme
 from etdeploy.export.worker.diff import sensitivity
-from etdeploy.export.worker.diff.sensitivity import measure_sensitivity
+from etdeploy.export.worker.diff.sensitivity import SensitivityMeasurement, measure_sensitivity
 from etdeploy.export.worker.diff.switchable import QuantizedLinears
+from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.linears import RoundedLayer
 from etdeploy.export.worker.tracing.structure import ExampleInputs
@@ -92,7 +93,8 @@ class Rooted(nn.Linear):  # type: ignore[misc]
         return out
 
 
-def test_what_the_models_own_forward_computes_can_be_chosen() -> None:
+def rooted() -> QuantizedLinears:
+    """The layer of its own forward is rounded coarsely, the others finely."""
     torch.manual_seed(0)
     module, layers = Rooted().eval().requires_grad_(False), []
     for name, layer in module.named_modules():
@@ -101,10 +103,28 @@ def test_what_the_models_own_forward_computes_can_be_chosen() -> None:
             step = 0.02 if name else 0.3
             rounded = (layer.weight / step).round() * step
             layer.weight = nn.Parameter(rounded, requires_grad=False)
-    found = measured(QuantizedLinears.of(module, layers, "none"))
+    return QuantizedLinears.of(module, layers, "none")
+
+
+def test_what_the_models_own_forward_computes_can_be_chosen() -> None:
+    found = measured(rooted())
     assert (found.layers[0].module, found.layers[0].operators) == ("", 1)
     assert found.overrides == ("",)
     assert found.reached <= found.error / 2
+
+
+def test_without_the_models_own_forward_if_nothing_could_be_quantized_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(measurement: SensitivityMeasurement, modules: Sequence[str], _: object) -> float:
+        if "" in modules:
+            raise fail("quantization", "nothing is quantized")
+        return measurement.error(modules)
+
+    monkeypatch.setattr(SensitivityMeasurement, "quantized_error", refuse)
+    found = measured(rooted())
+    assert found.overrides
+    assert "" not in found.overrides
 
 
 def test_errors_are_those_of_the_outputs(model: tuple[Counting, QuantizedLinears]) -> None:

@@ -18,6 +18,7 @@ from etdeploy.backends.schemes import modules_around
 from etdeploy.core.console import count
 from etdeploy.export.diff import LayerSensitivity, Sensitivity
 from etdeploy.export.worker.diff.switchable import Switchable
+from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.loading.source import MethodSource, as_call
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.export.worker.tracing.tensors import copied, laid_out
@@ -33,8 +34,7 @@ _MARGIN = 0.9
 _MOST_OVERRIDES = 12
 # A module inside another one is taken if it gains nearly as much.
 _NEARLY = 0.7
-# Of the quantized operators, in one override and in all; one override may have more operators if it
-# has no more of the weights.
+# Of the quantized operators, in one override and in all.
 _MOST_IN_ONE, _MOST_IN_ALL = 0.34, 0.8
 
 Tell = Callable[[str, float], None]
@@ -223,7 +223,14 @@ def _tried(
         if not chosen:
             break
         tell(f"quantizing with overrides for {count(len(chosen), 'module')}", 1.0)
-        actual = measurement.quantized_error(chosen, requantize)
+        try:
+            actual = measurement.quantized_error(chosen, requantize)
+        except WorkerError:
+            if "" not in chosen:
+                raise
+            # With the model's own forward in floats, nothing may be left that can be quantized.
+            layers = [each for each in layers if each.module]
+            continue
         if actual < lowest:
             best, lowest = chosen, actual
         if actual <= error * _GOAL:
@@ -256,22 +263,22 @@ def _chosen(
 ) -> tuple[list[str], float]:
     """The modules that reach the goal together, greedily; and the error with them."""
     total = len(measurement.model.paths)
-    most, most_weights = max(1, _MOST_IN_ONE * total), _MOST_IN_ONE * measurement.all_weights
-    small = [
-        each
-        for each in layers
-        if each.operators <= most or (most_weights and each.weights <= most_weights)
-    ]
+    most = max(1, _MOST_IN_ONE * total)
+    small = [each for each in layers if each.operators <= most]
     chosen: list[str] = []
     reached = error
     while reached > goal and len(chosen) < _MOST_OVERRIDES:
-        left = [each for each in small if not _overlaps(each.module, chosen)]
-        if not left:
+        # A model of which nothing would be quantized is refused.
+        quantized = total - sum(measurement.operators[name] for name in chosen)
+        left = [
+            each
+            for each in small
+            if each.operators < quantized and not _overlaps(each.module, chosen)
+        ]
+        if not left or quantized < (1 - _MOST_IN_ALL) * total:
             break
         chosen = [*chosen, _best(left)]
         reached = measurement.error(chosen)
-        if sum(measurement.operators[name] for name in chosen) > _MOST_IN_ALL * total:
-            break
     return _without_idle(measurement, chosen, goal, reached)
 
 
