@@ -105,21 +105,10 @@ def apply(
     config: Any, layers: Sequence[Layer[Any]], what: str, files: WeightFiles | None = None
 ) -> None:
     """Quantizes the weights of layers in place, so that methods that share a layer share them."""
-    if files:
-        with describe_errors("quantization", f"{what} cannot be quantized:"):
-            for layer in layers:
-                weight = quantized_in_rows(config, layer.module, files)
-                layer.module.weight = torch.nn.Parameter(weight, requires_grad=False)
-        return
-    from torchao.quantization.quant_api import quantize_
-
-    modules = {id(layer.module) for layer in layers}
     with describe_errors("quantization", f"{what} cannot be quantized:"):
-        quantize_(
-            torch.nn.ModuleList([layer.module for layer in layers]),
-            config,
-            filter_fn=lambda layer, _: id(layer) in modules,
-        )
+        for layer in layers:
+            weight = quantized_in_rows(config, layer.module, files)
+            layer.module.weight = torch.nn.Parameter(weight, requires_grad=False)
 
 
 Linears = Sequence[Layer[torch.nn.Linear]]

@@ -26,6 +26,7 @@ import torch
 from etdeploy.export.hf.files import WEIGHTS_INDEX
 from etdeploy.export.hf.tensors import checkpoint_tensors, weight_files
 from etdeploy.export.worker.backends.base import patched
+from etdeploy.export.worker.lowering.scales import on_threads
 
 # Smaller ones are not worth a file.
 _LEAST_BYTES = 1 << 20
@@ -154,19 +155,25 @@ def in_rows(weight: Any) -> Iterator[Any]:
         yield weight[start : min(start + rows, len(weight))]
 
 
-def quantized_in_rows(config: Any, layer: torch.nn.Module, files: WeightFiles) -> Any:
-    """What torchao makes of a layer's weight, some rows at a time: each has its own scales."""
+def quantized_in_rows(config: Any, layer: torch.nn.Module, files: WeightFiles | None) -> Any:
+    """What torchao makes of a layer's weight, some rows at a time: each has its own scales.
+
+    The whole of an output layer would be in memory several times, for values in between.
+    """
     from torchao.quantization.quant_api import quantize_
 
-    weight, parts = layer.weight.detach(), []
-    for rows in in_rows(weight):
+    def quantized(rows: torch.Tensor) -> Any:
         part = copy.copy(layer)
         part._parameters = {**layer._parameters}
         part.weight = torch.nn.Parameter(rows, requires_grad=False)
         quantize_(part, config, filter_fn=lambda *_: True)
-        parts.append(files.moved(part.weight.detach()))
+        made = part.weight.detach()
+        return files.moved(made) if files else made
+
+    parts = on_threads(quantized, list(in_rows(layer.weight.detach())))
     names, context = parts[0].__tensor_flatten__()
-    inner = {name: files.joined([getattr(part, name) for part in parts]) for name in names}
+    join = files.joined if files else torch.cat
+    inner = {name: join([getattr(part, name) for part in parts]) for name in names}
     return type(parts[0]).__tensor_unflatten__(inner, context, None, None)
 
 
