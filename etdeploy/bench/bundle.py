@@ -31,20 +31,21 @@ def make_bundle(
     simulated: Simulated | None = None,
     request: Mapping[str, Path] | None = None,
     draft: DraftProgram | None = None,
+    program_sha256: str | None = None,
 ) -> Bundle:
     """List the files for one program and one runner, with their digests.
 
     The runner's list of inputs is written to `list_path`, with the lists for the recipe's sizes
     beside it; they must exist as long as the bundle is used. `extras` are third-party libraries
     beside the runner's own. `request` has files that say what to generate, by their paths in the
-    bundle, instead of inputs. `draft` proposes tokens to the program. Raises OSError for a missing
-    file, and ValueError for a file outside its folder, for equal paths, and for a variable that
-    names none of the files.
+    bundle, instead of inputs. `draft` proposes tokens to the program. The program is not read if
+    `program_sha256` is known. Raises OSError for a missing file, and ValueError for a file outside
+    its folder, for equal paths, and for a variable that names none of the files.
     """
     files = [
         *_runner_files(runner),
         *_extra_files(extras),
-        bundle_file(program_folder / PROGRAM_FILE, PROGRAM_FILE),
+        bundle_file(program_folder / PROGRAM_FILE, PROGRAM_FILE, sha256=program_sha256),
         *(bundle_file(inside(program_folder, name), name) for name in provenance.data),
         *(
             _inputs(provenance, program_folder, list_path)
@@ -146,13 +147,15 @@ def _draft_options(draft: DraftProgram | None) -> Iterator[str]:
         yield from (option, f"{{bundle}}/{name}")
 
 
-def bundle_file(source: Path, path: str, executable: bool = False) -> BundleFile:
-    """A file of a bundle, with its digest."""
+def bundle_file(
+    source: Path, path: str, executable: bool = False, sha256: str | None = None
+) -> BundleFile:
+    """A file of a bundle, with its digest, if that is not known yet."""
     checkpoint()
     return BundleFile(
         source=str(source),
         path=path,
-        sha256=sha256_file(source),
+        sha256=sha256 or sha256_file(source),
         size_bytes=source.stat().st_size,
         executable=executable,
     )

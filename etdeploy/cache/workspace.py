@@ -19,10 +19,11 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from etdeploy.cache.folder import LOCKS, CacheKind, limit_bytes, prepare_cache
 from etdeploy.core.errors import UsageError
@@ -154,11 +155,20 @@ def is_intact(folder: Path, key: str = "") -> bool:
     return True
 
 
-def fill_folder(folder: Path, make: Callable[[Path], None], key: str = "") -> None:
-    """Replace a folder by what `make` writes into an empty one, with notes for `is_intact`."""
+def fill_folder(
+    folder: Path,
+    make: Callable[[Path], None],
+    key: str = "",
+    digests: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Replace a folder by what `make` writes into an empty one, with notes for `is_intact`.
+
+    Files with known `digests` are not read.
+    """
     with new_folder(folder) as work:
         make(work)
-        manifest = {name: sha256_file(work / name) for name in folder_files(work)}
+        names = folder_files(work)
+        manifest = {name: digests.get(name) or sha256_file(work / name) for name in names}
         write_atomic(work / _MANIFEST, json.dumps(manifest, indent=1))
         if key:
             write_atomic(work / _KEY, json.dumps(key))
@@ -288,6 +298,7 @@ class Workspace:
         build: Callable[[Path], None],
         progress: Progress = silent,
         usable: Callable[[Path], bool] = lambda _: True,
+        digests: Mapping[str, str] = MappingProxyType({}),
     ) -> bool:
         """Makes sure that `entry` is sound; if it is not, `build(folder)` fills it.
 
@@ -296,6 +307,7 @@ class Workspace:
             build: Fills an empty folder.
             progress: Called if another process holds the entry.
             usable: Whether this release can read what is in a sound folder.
+            digests: SHA-256 of files that `build` does not change, by their paths in the folder.
 
         Returns:
             True if it was built now, False if it was already there.
@@ -305,7 +317,7 @@ class Workspace:
         ):
             if entry.is_sound() and usable(entry.path):
                 return False
-            fill_folder(entry.path, build)
+            fill_folder(entry.path, build, digests=digests)
             return True
 
     def lock_path(self, *parts: str) -> Path:

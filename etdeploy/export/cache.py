@@ -141,12 +141,11 @@ class ExportContext:
         The commit of a model of the hub may not be known yet, and is not part of it.
         """
         model = {"hf", "lora", "task", "seed"}
-        paths = {r: p for r, p in _paths(self.spec).items() if r.startswith(_OF_MODEL)}
         content = {
             "model": self.spec.model_dump(
                 mode="json", include=model, exclude=_not_in_key(self.spec)
             ),
-            "files": {role: self.digests.of(path) for role, path in paths.items()},
+            "files": {role: self.digests.of(path) for role, path in self._model_paths.items()},
             "tools": _versions_of(_TOOLS + loading_tools(self.spec)),
             "exporter": code_digest(*_MAKING),
         }
@@ -168,7 +167,18 @@ class ExportContext:
 
     def named_digests(self) -> dict[str, str]:
         """SHA-256 of the files that are named before the export, by their paths."""
-        found = {path: self.digests.of(path) for path in _paths(self.spec).values()}
+        return self._digests_of(_paths(self.spec).values())
+
+    def model_digests(self) -> dict[str, str]:
+        """SHA-256 of the files that a model of transformers or timm is loaded from."""
+        return self._digests_of(self._model_paths.values())
+
+    @property
+    def _model_paths(self) -> dict[str, str]:
+        return {r: p for r, p in _paths(self.spec).items() if r.startswith(_OF_MODEL)}
+
+    def _digests_of(self, paths: Iterable[str]) -> dict[str, str]:
+        found = {path: self.digests.of(path) for path in paths}
         return {path: digest for path, digest in found.items() if digest}
 
     def remember(self, key: str, sources: ModelSources) -> None:

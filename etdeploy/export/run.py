@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +54,7 @@ from etdeploy.program.folder import (
     REWRITES,
     Provenance,
 )
+from etdeploy.program.model import Program
 from etdeploy.program.task import TaskResult
 
 KIND = CacheKind.PROGRAMS
@@ -94,8 +95,11 @@ def export_program(
             folder = staging / "program"
             folder.mkdir()
             sources = _make(spec, staging, folder, progress, log, exporter)
+            if spec.hf:
+                _add_digests(folder, situation.model_digests())
+            digests = {PROGRAM_FILE: Program.load(folder / PROGRAM_INFO).sha256}
             entry = workspace.entry(KIND, situation.key(sources))
-            workspace.obtain(entry, lambda work: _move_files(folder, work))
+            workspace.obtain(entry, lambda work: _move_files(folder, work), digests=digests)
         situation.remember(entry.key, sources)
         for names in with_idle(spec.rewrites, _idle(entry.path)):
             ExportContext.now(_rewritten(spec, names), workspace).remember_other(entry.key, sources)
@@ -166,10 +170,10 @@ def _make(
         write_finished(spec, program, folder, sources)
         program.save(folder / PROGRAM_INFO)
         return sources
-    program = inspect_file(folder / PROGRAM_FILE)
     if spec.llm_config is not None:
+        program = inspect_file(folder / PROGRAM_FILE)
         describe_exported(spec, program, folder)
-    program.save(folder / PROGRAM_INFO)
+        program.save(folder / PROGRAM_INFO)
     return ModelSources.load(staging / SOURCES_FILE)
 
 
@@ -272,6 +276,13 @@ def _clear(staging: Path, folder: Path) -> None:
 def _pass_on(line: str, progress: Progress) -> None:
     if step := parse_progress(line):
         progress(*step)
+
+
+def _add_digests(folder: Path, digests: Mapping[str, str]) -> None:
+    """Adds files of the model, by their paths, to those that the worker names."""
+    made = Provenance.load(folder / EXPORT_INFO)
+    files = {**made.code_files, **digests}
+    made.model_copy(update={"code_files": files}).save(folder / EXPORT_INFO)
 
 
 def _move_files(source: Path, target: Path) -> None:

@@ -70,7 +70,15 @@ def bundle_step(resolved: Resolved) -> Step:
             provenance = values_of_method(provenance, wanted, str(loaded.path))
         extras = extras_for(job, program, provenance.versions)
         bundle = make_bundle(
-            runner, folder, provenance, inputs_list, extras, simulated, request, draft
+            runner,
+            folder,
+            provenance,
+            inputs_list,
+            extras,
+            simulated,
+            request,
+            draft,
+            exported.sha256,
         )
         bundle.save(output)
         size_bytes = sum(f.size_bytes for f in bundle.files)

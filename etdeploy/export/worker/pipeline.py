@@ -92,7 +92,8 @@ from etdeploy.export.worker.tracing.tensors import (
 )
 from etdeploy.export.worker.tracing.trace import trace, use_known_operators
 from etdeploy.program.finished import constants_for
-from etdeploy.program.folder import EXPORT_INFO, FORWARD, MEMORY, PROGRAM_FILE
+from etdeploy.program.folder import EXPORT_INFO, FORWARD, MEMORY, PROGRAM_FILE, PROGRAM_INFO
+from etdeploy.program.inspect import inspect_file
 from etdeploy.program.quality import OutputLoss
 
 if TYPE_CHECKING:  # imports transformers
@@ -181,7 +182,7 @@ Sized = tuple[tuple[SizedCall, ...], tuple[Values, ...]]
 
 
 def run(spec: ExportSpec, folder: Path, tell: Tell, recorder: FileRecorder) -> ModelSources:
-    """Fills the program folder, except for `program.json`."""
+    """Fills the program folder."""
     with temporary_files(folder.with_name(f"{folder.name}.weights")) as files, PeakMemory() as peak:
         return _run(spec, folder, Steps(tell, files), recorder, peak)
 
@@ -198,17 +199,15 @@ def _run(
             lowered.graph.write(folder)
     sources = recorder.sources()
     made = provenance_of(spec, folder, lowered, written, retraced)
-    files = sources.files
     language = lowered.language
     if (model := language.loaded if language else lowered.task) and spec.hf:
         model.write(folder)
-        files = {**files, **model.digests(code=spec.hf.remote_code)}
         sources = sources.model_copy(update={"commit": model.commit})
     if language:
         memory = {MEMORY: memory_details(language.loaded.memory, peak.bytes())}
         made = made.model_copy(update={"details": {**made.details, **memory}})
     made.model_copy(
-        update={"code_files": files, "seconds": steps.seconds},
+        update={"code_files": sources.files, "seconds": steps.seconds},
     ).save(folder / EXPORT_INFO)
     return sources
 
@@ -219,7 +218,10 @@ def _export_evaluated(
     """The program, written and tried, and what the model gives that it was made from."""
     try:
         lowered, retraced = _export_runnable(spec, folder, steps, recorder)
-        # Last, since another process may compute it meanwhile.
+        # What another process may compute meanwhile comes last.
+        inspected = inspect_file(folder / PROGRAM_FILE)
+        inspected.save(folder / PROGRAM_INFO)
+        lowered = replace(lowered, inspected=inspected)
         texts = steps.step("texts", "generating texts with the model to export", 0.96)
         with texts if lowered.language else nullcontext():
             return lowered.evaluated(), retraced

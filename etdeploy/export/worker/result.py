@@ -45,6 +45,7 @@ from etdeploy.program.folder import (
     Provenance,
 )
 from etdeploy.program.generation import TOKEN_EMBEDDING
+from etdeploy.program.model import Program
 from etdeploy.program.quality import OutputLoss
 from etdeploy.program.task import TaskProgram
 
@@ -89,6 +90,7 @@ class Lowered:
 
     Attributes:
         shared_bytes: Of the weights that several methods have in common, as the factory made them.
+        inspected: What is in the written program; None before.
         saved_bytes: By which the program is smaller, since equal weights are stored once.
         rewrites: What `rewrites/gain.py` reports; empty where none were tried.
         etrecord: Whether it has an ETRecord.
@@ -102,6 +104,7 @@ class Lowered:
     shared_bytes: int
     language: LanguageModel | None = None
     task: TaskModel | None = None
+    inspected: Program | None = None
     saved_bytes: int = 0
     rewrites: Mapping[str, Any] = field(default_factory=dict)
     etrecord: bool = False
@@ -203,7 +206,7 @@ def provenance_of(
         },
         generation=lowered.language.generation if lowered.language else None,
         task=_task_program(lowered),
-        notes=(*((retraced,) if retraced else ()), *_notes(spec, folder, lowered)),
+        notes=(*((retraced,) if retraced else ()), *_notes(spec, lowered)),
     )
     return made if len(written) > 1 else made.of(made.method)
 
@@ -226,7 +229,7 @@ def _versions(spec: ExportSpec) -> dict[str, str]:
     return {"python": platform.python_version()} | {n: v for n, v in found.items() if v}
 
 
-def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
+def _notes(spec: ExportSpec, lowered: Lowered) -> Iterator[str]:
     methods = lowered.methods
     yield from rewrite_notes(lowered.rewrites) if lowered.rewrites else ()
     yield from lowered.notes
@@ -246,9 +249,9 @@ def _notes(spec: ExportSpec, folder: Path, lowered: Lowered) -> Iterator[str]:
         model = lowered.language.loaded.model if lowered.language else None
         yield from tied_notes(model, lowered.saved_bytes)
     shares = lowering.shares_weights(spec) if lowered.shared_bytes else True
-    if shares is None:
-        yield from packed_weights_note(str(spec.backend), folder, lowered.shared_bytes)
-    elif not shares:
+    if shares is None and lowered.inspected:
+        yield from packed_weights_note(str(spec.backend), lowered.inspected, lowered.shared_bytes)
+    elif shares is False:
         note = separate_weights_note(str(spec.backend), lowered.shared_bytes)
         yield f"{note} {lowering.sharing}".rstrip()
 

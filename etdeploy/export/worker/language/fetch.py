@@ -13,7 +13,6 @@ from etdeploy.core.commands import quoted
 from etdeploy.core.console import count, listed, size
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import require_room
-from etdeploy.core.hashing import sha256_file
 from etdeploy.export.diagnostics import BARE_ID, HUB_FAILURES
 from etdeploy.export.hf.check import (
     folder_here,
@@ -39,7 +38,6 @@ from etdeploy.export.hf.files import (
     WEIGHTS_INDEX,
     adapter_files,
     lists_tokenizer,
-    loaded_files,
     loaded_patterns,
 )
 from etdeploy.export.hf.gguf import SUFFIX, split_problem
@@ -62,13 +60,7 @@ class Checkpoint:
 
     folder: Path
     commit: str | None = None
-    files: tuple[Path, ...] = ()
     is_timm: bool = False
-
-    def digests(self, *, code: bool) -> dict[str, str]:
-        """SHA-256 of each file of a folder of the user, by its path; a commit says as much."""
-        files = {} if self.commit or self.files else loaded_files(self.folder, code=code)
-        return {str(path): sha256_file(path) for path in (*files.values(), *self.files)}
 
 
 def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
@@ -85,9 +77,8 @@ def fetch(spec: ExportSpec, tell: Tell) -> Checkpoint:
     if model.checkpoint and model.params:
         from etdeploy.export.worker.language.meta import converted  # which imports torch
 
-        files = (Path(model.checkpoint), Path(model.params))
         tell(f"reading {model.name}", 0.03)
-        return Checkpoint(converted(*files), files=files)
+        return Checkpoint(converted(Path(model.checkpoint), Path(model.params)))
     commit, here = cached_commit(str(model.id), model.revision), folder_here(model)
     whole = here is not None and is_whole(here, code=model.remote_code)
     if commit and here and whole and (model.timm or has_text_files(here)):

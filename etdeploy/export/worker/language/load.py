@@ -15,11 +15,10 @@ import torch
 from etdeploy.backends.schemes import GROUPED_SCHEMES, LINEAR_SCHEMES
 from etdeploy.core.console import count, listed, size
 from etdeploy.core.files.basic import CACHE_VARIABLE
-from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import joined_commits
 from etdeploy.export.hf.check import checkpoint_refusals, context_note
 from etdeploy.export.hf.config import AGAIN, FACTORY
-from etdeploy.export.hf.files import GENERATION_CONFIG, adapter_files, has_tokenizer
+from etdeploy.export.hf.files import GENERATION_CONFIG, has_tokenizer
 from etdeploy.export.hf.memory import MemoryForecast, memory_forecast, memory_refusal
 from etdeploy.export.hf.prequantized import (
     outlook_notes,
@@ -87,12 +86,6 @@ class LoadedModel:
     def commit(self) -> str | None:
         """The commits of the model and its adapters; None where none is from the hub."""
         return joined_commits(each.commit for each in (self.checkpoint, *self.adapters))
-
-    def digests(self, *, code: bool) -> dict[str, str]:
-        """SHA-256 of each file of the user, by its path."""
-        own = (each for each in self.adapters if each.commit is None)
-        files = (path for each in own for path in adapter_files(each.folder).values())
-        return self.checkpoint.digests(code=code) | {str(p): sha256_file(p) for p in files}
 
     def write(self, folder: Path) -> None:
         """Copies the files of its tokenizer into a program folder."""

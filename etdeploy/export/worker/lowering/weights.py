@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from etdeploy.core.console import size
 from etdeploy.core.errors import UsageError
 from etdeploy.core.flatbuffer import CorruptError, FlatBuffer, FlatbufferTable
-from etdeploy.program.folder import PROGRAM_FILE
-from etdeploy.program.inspect import inspect_file
+from etdeploy.program.model import Program
 from etdeploy.program.pte import PteFile, map_pte
 
 if TYPE_CHECKING:
@@ -49,13 +48,12 @@ def separate_weights_note(backend: str, shared_bytes: int) -> str:
     )
 
 
-def packed_weights_note(backend: str, folder: Path, shared_bytes: int) -> Iterator[str]:
+def packed_weights_note(backend: str, program: Program, shared_bytes: int) -> Iterator[str]:
     """The sentence with sizes, where the partitions show that shared weights are in each method's.
 
     ExecuTorch stores equal constants once, also those that a backend gives it by name, as XNNPACK
     does. A backend that packs weights into its partitions is seen by the size of these.
     """
-    program = inspect_file(folder / PROGRAM_FILE)
     taken = {m.name: sum(d.size_bytes for d in m.delegates) for m in program.methods}
     heavy = {n: b for n, b in taken.items() if b > max(_GRAPH_BYTES, shared_bytes // _LEAST_SHARE)}
     # One partition that stands for several methods is stored once.

@@ -94,10 +94,6 @@ class TaskModel:
         """Of the hub; None for a folder."""
         return self.checkpoint.commit
 
-    def digests(self, *, code: bool) -> dict[str, str]:
-        """SHA-256 of each file of the user, by its path."""
-        return self.checkpoint.digests(code=code)
-
     @property
     def image(self) -> Any:
         """The input image; None for other modalities."""

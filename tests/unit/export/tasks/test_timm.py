@@ -87,9 +87,6 @@ def test_an_image_is_transformed_and_classified_as_timm_does(saved: Path, tmp_pa
     found.write(tmp_path)
     names = json.loads((tmp_path / PROCESSOR_FOLDER / LABELS).read_text())
     assert names == {"0": "cat", "1": "dog", "2": "cow"}
-    assert set(found.digests(code=False)) == {
-        str(saved / name) for name in ("config.json", "model.safetensors")
-    }
 
 
 def test_features_leave_out_the_classifier(saved: Path) -> None:
