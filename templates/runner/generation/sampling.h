@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -59,10 +60,12 @@ class Powers {
     if (!(x < kOneBits)) {
       return 0;
     }
-    const auto places = static_cast<uint64_t>(x * (1 << 24));
+    const auto places = static_cast<int64_t>(x * (1 << 24));
     const double part = tables_[0][places >> 16 & 255] * tables_[1][places >> 8 & 255] *
         tables_[2][places & 255];
-    return static_cast<uint64_t>(part * (uint64_t{1} << kOneBits)) >> (places >> 24);
+    // To signed numbers, which processors convert in one instruction.
+    const auto power = static_cast<int64_t>(part * (int64_t{1} << kOneBits)) >> (places >> 24);
+    return static_cast<uint64_t>(power);
   }
 
  private:
@@ -116,7 +119,7 @@ class Sampler {
     weigh(logits, count, logits[best]);
     if (sampling_.top_k != 0 && static_cast<size_t>(sampling_.top_k) < candidates_.size()) {
       const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(sampling_.top_k);
-      std::partial_sort(candidates_.begin(), end, candidates_.end(), before);
+      std::partial_sort(candidates_.begin(), end, candidates_.end(), std::greater<>());
       candidates_.erase(end, candidates_.end());
     }
     if (sampling_.top_p < 1) {
@@ -126,21 +129,24 @@ class Sampler {
       const auto least =
           static_cast<uint64_t>(std::ceil(sampling_.min_p * (uint64_t{1} << Powers::kOneBits)));
       candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(),
-                                       [&](const auto& each) { return each.weight < least; }),
+                                       [&](uint64_t each) { return weight(each) < least; }),
                         candidates_.end());
     }
     return draw();
   }
 
  private:
-  struct Candidate {
-    uint64_t weight;
-    int64_t id;
-  };
+  // A candidate is one number: a weight, and an id that makes a smaller one larger. So there are no
+  // equals, and every library sorts alike.
+  static constexpr int kIdBits = 22;
+  static constexpr uint64_t kIds = (uint64_t{1} << kIdBits) - 1;
 
-  // An order without equals, so that every library sorts alike.
-  static bool before(const Candidate& a, const Candidate& b) {
-    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  static uint64_t weight(uint64_t candidate) {
+    return candidate >> kIdBits;
+  }
+
+  static int64_t id(uint64_t candidate) {
+    return static_cast<int64_t>(kIds - (candidate & kIds));
   }
 
   // The logits, with those of every token of the text made smaller (Keskar et al.: CTRL, 2019); as
@@ -157,46 +163,57 @@ class Sampler {
 
   void weigh(const float* logits, size_t count, double most) {
     constexpr double log2_e = 1.4426950408889634;
-    candidates_.clear();
+    candidates_.resize(count);
+    size_t found = 0;
     for (size_t i = 0; i < count; ++i) {
       const double x = (most - double{logits[i]}) / sampling_.temperature * log2_e;
-      if (const uint64_t weight = powers_.minus(x); weight != 0) {
-        candidates_.push_back({weight, static_cast<int64_t>(i)});
-      }
+      const uint64_t weight = powers_.minus(x);
+      candidates_[found] = weight << kIdBits | (kIds - i);
+      found += weight != 0;
     }
+    candidates_.resize(found);
   }
 
   uint64_t total() const {
     uint64_t sum = 0;
-    for (const Candidate& candidate : candidates_) {
-      sum += candidate.weight;
+    for (const uint64_t candidate : candidates_) {
+      sum += weight(candidate);
     }
     return sum;
   }
 
-  // As few as have this part of the weight. A heap: in most texts, few of many are enough.
+  // As few as have this part of the weight. Only those of as many bits as that takes are sorted: in
+  // most texts, few of many.
   void keep_most_probable(double part) {
     const auto enough = static_cast<uint64_t>(std::ceil(part * static_cast<double>(total())));
-    const auto after = [](const Candidate& a, const Candidate& b) { return before(b, a); };
-    std::make_heap(candidates_.begin(), candidates_.end(), after);
-    kept_.clear();
-    for (uint64_t sum = 0; sum < enough && !candidates_.empty(); candidates_.pop_back()) {
-      std::pop_heap(candidates_.begin(), candidates_.end(), after);
-      sum += candidates_.back().weight;
-      kept_.push_back(candidates_.back());
+    std::array<uint64_t, 64> sums{}; // by the number of leading zeros
+    for (const uint64_t candidate : candidates_) {
+      sums[static_cast<size_t>(__builtin_clzll(candidate))] += weight(candidate);
     }
-    candidates_.swap(kept_);
+    size_t zeros = 0;
+    for (uint64_t sum = sums[0]; sum < enough && zeros + 1 < sums.size(); sum += sums[zeros]) {
+      ++zeros;
+    }
+    const uint64_t least = uint64_t{1} << (63 - zeros);
+    const auto rest = std::partition(candidates_.begin(), candidates_.end(),
+                                     [&](uint64_t each) { return each >= least; });
+    std::sort(candidates_.begin(), rest, std::greater<>());
+    auto end = candidates_.begin();
+    for (uint64_t sum = 0; sum < enough && end != rest; ++end) {
+      sum += weight(*end);
+    }
+    candidates_.erase(end, candidates_.end());
   }
 
   int64_t draw() {
     uint64_t left = random_.below(total());
-    for (const Candidate& candidate : candidates_) {
-      if (left < candidate.weight) {
-        return candidate.id;
+    for (const uint64_t candidate : candidates_) {
+      if (left < weight(candidate)) {
+        return id(candidate);
       }
-      left -= candidate.weight;
+      left -= weight(candidate);
     }
-    return candidates_.back().id; // not reached
+    return id(candidates_.back()); // not reached
   }
 
   const Sampling sampling_;
@@ -204,5 +221,5 @@ class Sampler {
   const Powers powers_;
   std::set<int64_t> seen_;
   std::vector<float> penalized_;
-  std::vector<Candidate> candidates_, kept_;
+  std::vector<uint64_t> candidates_;
 };

@@ -102,6 +102,8 @@ def _expected(temperature: float, top_k: int, top_p: float) -> NDArray[np.float6
         (1.0, 4, 1.0),
         (1.0, 0, 0.8),
         (2.0, 6, 0.7),
+        (1.5, 0, 0.999),
+        (0.5, 0, 0.9),
         (1.0, 100, 1.0),
     ],
 )
