@@ -44,8 +44,8 @@ LIBRARIES_BYTES, _LAYER_BYTES = 560 * _MIB, 30 * _MIB
 _CONSTANT_COPIES = 1.5
 # Of a program that is loaded: its packed weights. What is mapped of files should stay meanwhile.
 _LOADED_COPIES, _WORKING_BYTES = 1.25, 64 * _MIB
-# Of the logits that are evaluated at a time, with what is computed of them.
-_LOGITS_COPIES, _LOGITS_POSITIONS = 6, 64
+# Of the logits that are compared at a time, with those of the same call and what is computed.
+_LOGITS_COPIES, _LOGITS_POSITIONS = 8, 64
 
 
 @dataclass(frozen=True)

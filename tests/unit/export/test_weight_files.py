@@ -26,3 +26,18 @@ def test_weights_with_zero_points_are_made_floats_as_torchao_does() -> None:
     wanted = weight.dequantize()
     with dequantized_once():
         assert torch.equal(weight.dequantize(), wanted)
+
+
+def test_only_the_rows_of_tokens_are_made_floats_of_a_table() -> None:
+    table = torch.nn.Embedding(8, 64)
+    table.weight = torch.nn.Parameter(
+        quantized_in_groups(table.weight.detach(), 32, None), requires_grad=False
+    )
+    tokens = torch.tensor([[3, 0], [7, 3]])
+    wanted = table.weight.dequantize()[tokens]
+    with dequantized_once():
+        assert torch.equal(table(tokens), wanted)
+        table.weight.zero_point.fill_(3)
+        asymmetric = table(tokens)
+    assert torch.equal(table(tokens), asymmetric)
+    assert not torch.equal(asymmetric, wanted)

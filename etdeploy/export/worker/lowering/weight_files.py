@@ -237,7 +237,8 @@ def dequantized_once(files: WeightFiles | None = None) -> Iterator[None]:
 
     torchao computes them anew in each call of a layer: that was nearly all of the time in which a
     model with 4-bit weights gives a token. They take four bytes for each weight, as those of the
-    original did, in memory or in `files`.
+    original did, in memory or in `files`. Of a table that is looked up, only the rows of tokens are
+    computed: apart from a tied output layer, it is a gigabyte for a vocabulary of 128,256.
     """
     from torchao.quantization import IntxUnpackedToInt8Tensor
 
@@ -255,15 +256,33 @@ def dequantized_once(files: WeightFiles | None = None) -> Iterator[None]:
             known[id(weight)] = weight, values
         return known[id(weight)][1]
 
-    with patched(IntxUnpackedToInt8Tensor, dequantize=dequantize):
+    look_up = torch.nn.Embedding.forward
+
+    def looked_up(table: torch.nn.Embedding, indices: torch.Tensor) -> torch.Tensor:
+        weight: Any = table.weight
+        if not isinstance(weight.data, IntxUnpackedToInt8Tensor) or not _is_symmetric(weight):
+            return look_up(table, indices)
+        rows = indices.flatten()
+        return _scaled(weight.qdata[rows], weight.scale[rows]).reshape(*indices.shape, -1)
+
+    with (
+        patched(IntxUnpackedToInt8Tensor, dequantize=dequantize),
+        patched(torch.nn.Embedding, forward=looked_up),
+    ):
         yield
 
 
 def _floats(weight: Any, upstream: Callable[[Any], torch.Tensor]) -> torch.Tensor:
     """What a quantized weight stands for, in a third of torchao's time and without its copies."""
-    rows, _ = weight.qdata.shape
-    if weight.block_size[0] != 1 or weight.dtype != torch.float32 or weight.zero_point.any():
-        return upstream(weight)
-    values = weight.qdata.to(torch.float32)
-    values.view(rows, weight.scale.shape[1], -1).mul_(weight.scale.unsqueeze(-1))
-    return values
+    return _scaled(weight.qdata, weight.scale) if _is_symmetric(weight) else upstream(weight)
+
+
+def _is_symmetric(weight: Any) -> bool:
+    by_row = weight.block_size[0] == 1
+    return by_row and weight.dtype == torch.float32 and not weight.zero_point.any()
+
+
+def _scaled(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    floats = values.to(torch.float32)
+    floats.view(len(values), scales.shape[1], -1).mul_(scales.unsqueeze(-1))
+    return floats
