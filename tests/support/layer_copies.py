@@ -140,7 +140,9 @@ def both_ways(model: Layered) -> dict[str, Any]:
     sources = {n: s for n, s in sources.items() if n in model.methods or len(sources) == 1}
     if model.scheme != "none":
         quantize(spec, sources)
-    copies = LayerCopies.of({name: source.module for name, source in sources.items()})
+    modules = {name: source.module for name, source in sources.items()}
+    inputs = {name: source.inputs.args for name, source in sources.items()}
+    copies = LayerCopies.of(modules, inputs)
     chosen = {name: each.chosen for name, each in copies.templates.items()}
     if not chosen:  # both ways are the same
         return {"chosen": {}, "misfit": copies.misfit}

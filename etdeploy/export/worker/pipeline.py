@@ -447,7 +447,7 @@ def _layer_copies(
 
     # A module that PT2E has quantized is a graph of all layers.
     in_place = {n: m.module for n, m in models.items() if m.module is sources[n].module}
-    return LayerCopies.of(in_place)
+    return LayerCopies.of(in_place, {name: source.inputs.args for name, source in sources.items()})
 
 
 def _rewrites(

@@ -22,6 +22,7 @@ from etdeploy.export.worker.language.sources import generation_sources
 # Of ExecuTorch, when its files are compiled for the first time.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 LAYERS = 6
+CALL = (torch.tensor([[5]]), torch.tensor([0]))
 
 
 def made(layers: int = LAYERS, **config: Any) -> CachePrefixMethod:
@@ -55,6 +56,47 @@ def test_of_each_kind_two_layers_are_traced() -> None:
     assert found.chosen == (0, 1, 2, 3, 5)
     assert found.copied == (0, 1, 2, 3, 1, 4, 1, 3)
     assert set(found.twins) == {(1, 2), (3, 4)}
+
+
+def test_one_layer_of_a_kind_is_traced_where_the_next_calls_the_same() -> None:
+    module = made()
+    found = layer_template(module)
+    assert found
+    wanted = LayerTemplate("model.model.layers", (0, 1), (0, 1, 1, 1, 1, 1), ())
+    assert found.without_twins(module, CALL) == wanted
+
+
+class _ByNumber(torch.nn.Linear):  # type: ignore[misc]
+    """Computes something else in each second layer, and leaves a tensor behind."""
+
+    def __init__(self, layer: int) -> None:
+        super().__init__(16, 16)
+        self.layer_idx = layer
+        self.register_buffer("last", torch.zeros(1))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        self.last = super().forward(given)
+        return self.last if self.layer_idx % 2 else self.last * 2
+
+
+class _ByValue(_ByNumber):
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        self.last = super().forward(given)
+        return self.last if self.last.sum().item() > 0 else -self.last
+
+
+@pytest.mark.parametrize("kind", [_ByNumber, _ByValue])
+def test_two_layers_are_traced_where_a_call_does_not_show_that_they_are_alike(
+    kind: type[_ByNumber],
+) -> None:
+    module = made()
+    for number, layer in enumerate(module.model.model.layers):
+        layer.mlp = kind(number)
+    found = layer_template(module)
+    assert found
+    assert found.chosen == (0, 1, 2)
+    assert found.without_twins(module, CALL) is found
+    assert all(type(each) is torch.Tensor for each in module.buffers())
 
 
 def test_a_layer_with_weights_of_its_own_kind_stands_for_itself() -> None:
@@ -102,7 +144,7 @@ def test_a_layer_that_differs_is_named(change: Any, why: str) -> None:
     change(module.model.model.layers)
     with pytest.raises(UnlikeLayersError, match=why):
         layer_template(module)
-    [note] = LayerCopies.of({"decode": module}).notes
+    [note] = LayerCopies.of({"decode": module}, {"decode": CALL}).notes
     assert note.startswith("All layers were traced one by one, which takes longer: ")
 
 
@@ -116,12 +158,11 @@ def test_a_reduced_model_gives_what_its_layers_give_and_is_whole_afterwards() ->
             getattr(module.model.model, name).state_dict()
         )
     few.model.lm_head.load_state_dict(module.model.lm_head.state_dict())
-    call = (torch.tensor([[5]]), torch.tensor([0]))
     cache, names = module.cache, set(module.state_dict())
     template = layer_template(module)
     assert template
     with torch.no_grad(), template.reduced(module):
-        assert torch.equal(module(*call), few(*call))
+        assert torch.equal(module(*CALL), few(*CALL))
         assert set(module.state_dict()) == set(few.state_dict())
     assert module.model.model.layers is layers
     assert module.model.config.num_hidden_layers == LAYERS
@@ -147,18 +188,21 @@ class Tracing:
 
 def test_all_layers_are_traced_where_a_few_cannot_be() -> None:
     module = made()
-    tracing, copies = Tracing(module, fails=True), LayerCopies.of({"decode": module})
+    tracing, copies = (
+        Tracing(module, fails=True),
+        LayerCopies.of({"decode": module}, {"decode": CALL}),
+    )
     traced: Any = copies.traced(tracing)
     assert traced == {"decode": LAYERS}
-    assert tracing.found == [3, LAYERS]
+    assert tracing.found == [2, LAYERS]
     assert copies.misfit == "a few of them cannot be traced (no such operator)"
 
 
 def test_all_layers_are_lowered_where_their_graphs_turn_out_to_differ() -> None:
     module = made()
-    tracing, copies = Tracing(module), LayerCopies.of({"decode": module})
+    tracing, copies = Tracing(module), LayerCopies.of({"decode": module}, {"decode": CALL})
     traced: Any = copies.traced(tracing)
-    assert traced == {"decode": 3}
+    assert traced == {"decode": 2}
 
     def lower(methods: Any) -> Any:
         if methods["decode"] < LAYERS:
@@ -168,13 +212,13 @@ def test_all_layers_are_lowered_where_their_graphs_turn_out_to_differ() -> None:
 
     lowered: Any = copies.lowered(traced, tracing, lower)
     assert lowered == ("lowered", {"decode": LAYERS})
-    assert tracing.found == [3, LAYERS]
+    assert tracing.found == [2, LAYERS]
     assert "differ in aten.add.Tensor." in copies.notes[0]
 
 
 def test_a_failure_that_is_not_about_copies_is_reported() -> None:
     module = made()
-    tracing, copies = Tracing(module), LayerCopies.of({"decode": module})
+    tracing, copies = Tracing(module), LayerCopies.of({"decode": module}, {"decode": CALL})
 
     def lower(_: Any) -> Any:
         raise fail("lowering", "lowering failed")

@@ -1,10 +1,11 @@
 """A model whose layers are alike: a few are traced and lowered, the others are copies of them.
 
 Tracing, decompositions and ExecuTorch's dialect take time for each layer, and give graphs that
-differ in names and weights alone. So the first layer and two of each kind are traced. If the two of
-a kind turn out equal, the graph of all layers is put together from them, for ExecuTorch's
-partitioners, passes and memory planning, which see no difference. The program is the same, byte for
-byte.
+differ in names and weights alone. So the first layer and one of each kind are traced, if a call
+with fake tensors shows that the next of its kind calls the same operators; else two of each kind
+are, and their graphs are compared. The graph of all layers is put together from them, for
+ExecuTorch's partitioners, passes and memory planning, which see no difference. The program is the
+same, byte for byte.
 """
 
 from __future__ import annotations
@@ -58,13 +59,17 @@ class LayerCopies:
     _whole: dict[str, ExportedProgram] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, modules: Mapping[str, torch.nn.Module]) -> LayerCopies:
-        """Those of methods, by their modules."""
+    def of(
+        cls, modules: Mapping[str, torch.nn.Module], inputs: Mapping[str, Sequence[torch.Tensor]]
+    ) -> LayerCopies:
+        """Those of methods, by their modules and inputs."""
+        templates = {}
         try:
-            found = {name: layer_template(module) for name, module in modules.items()}
+            for name, module in modules.items():
+                if template := layer_template(module):
+                    templates[name] = template.without_twins(module, inputs[name])
         except UnlikeLayersError as error:
             return cls(misfit=str(error))
-        templates = {name: each for name, each in found.items() if each}
         return cls(templates, _modules=dict(modules))
 
     @property

@@ -14,6 +14,9 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from etdeploy.export.worker.language.cache import CachePrefixMethod
 
@@ -81,6 +84,78 @@ class LayerTemplate:
                 buffers[f"{found[1]}{places[layer]}{found[3]}"] = tensor
         vars(small)["_buffers"] = buffers
         return small
+
+    def without_twins(
+        self, module: CachePrefixMethod, inputs: Sequence[torch.Tensor]
+    ) -> LayerTemplate:
+        """The same without the second layer of each kind, where it calls what the first calls.
+
+        That is seen from a call of the method with fake tensors, which takes a fraction of what
+        it takes to trace and lower a layer. Without twins, no graphs of layers are compared.
+        """
+        found = self._calls(module, inputs) if self.twins else None
+        if found is None or any(found[one] != found[other] for one, other in self.twins):
+            return self
+        first = {other: one for one, other in self.twins}
+        chosen = tuple(n for place, n in enumerate(self.chosen) if place not in first)
+        places = {number: place for place, number in enumerate(chosen)}
+        copied = (places[self.chosen[first.get(place, place)]] for place in self.copied)
+        return LayerTemplate(self.path, chosen, tuple(copied), ())
+
+    def _calls(
+        self, module: CachePrefixMethod, inputs: Sequence[torch.Tensor]
+    ) -> dict[int, list[Any]] | None:
+        """What each chosen layer calls, by its place; None where that does not work."""
+        fake, calls = FakeTensorMode(allow_non_fake_inputs=True), _LayerCalls()
+        with self.reduced(module), _attributes_restored(module), ExitStack() as stack:
+            for place, layer in enumerate(module.get_submodule(self.path)):
+                begin, end = partial(calls.begin, place), calls.end
+                stack.callback(layer.register_forward_pre_hook(begin).remove)
+                stack.callback(layer.register_forward_hook(end).remove)
+            try:
+                with torch.no_grad(), fake, calls:
+                    module(*(fake.from_tensor(each) for each in inputs))
+            except Exception:  # the model's code, which may look at values
+                return None
+        return calls.of
+
+
+class _LayerCalls(TorchDispatchMode):  # type: ignore[misc]
+    """Records the operators that layers call, with shapes and numbers, by the layers' places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: dict[int, list[Any]] = {}
+        self._place: int | None = None
+
+    def begin(self, place: int, *_: Any) -> None:
+        self._place = place
+
+    def end(self, *_: Any) -> None:
+        self._place = None
+
+    def __torch_dispatch__(
+        self, function: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if self._place is not None:
+            given = pytree.tree_leaves((args, kwargs))
+            looks = [tensor_look(v) if isinstance(v, torch.Tensor) else repr(v) for v in given]
+            self.of.setdefault(self._place, []).append((str(function), looks))
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _attributes_restored(module: torch.nn.Module) -> Iterator[None]:
+    """After the block, no part of a module has what a call with fake tensors has left in it."""
+    before = [(each, {**vars(each)}, {**each._buffers}) for each in module.modules()]
+    try:
+        yield
+    finally:
+        for each, attributes, buffers in before:
+            vars(each).clear()
+            vars(each).update(attributes)
+            each._buffers.clear()
+            each._buffers.update(buffers)
 
 
 # The buffers of one layer, see `Buffers`.
