@@ -39,6 +39,10 @@ def _run(arguments: tuple[str, ...], output: Path, environment: dict[str, str]) 
     os.environ.update(environment)  # the server has that of the first test
     os.chdir(_ROOT)
     warnings.simplefilter("ignore")
+    # Makes PyTorch's pool of threads in this fork: of several that meet there first, one fails.
+    import torch
+
+    torch.set_num_threads(torch.get_num_threads())
     kind, what, *rest = arguments
     sys.argv[:] = [what, *rest]
     if kind == "-m":

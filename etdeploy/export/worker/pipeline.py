@@ -320,9 +320,9 @@ def _load(
         else:
             own = with_calibration(spec, {FORWARD: task.source}) if task else load_sources(spec)
             sources = _in_order(spec, own)
-        for source in sources.values():
+        for weight in (w for source in sources.values() for w in source.module.parameters()):
             # Passes compute a delegate's results anew where something can be trained.
-            source.module.requires_grad_(False)
+            weight.requires_grad_(False)
         inputs = _for_each(
             sources, lambda name: flat_inputs(sources[name].module, sources[name].inputs)
         )

@@ -177,6 +177,10 @@ def _work(
         _answer(channel, f"refused {error}")
         os._exit(0)
     channel.close()
+    import torch
+
+    # Makes PyTorch's pool of threads in this fork: of several that meet there first, one fails.
+    torch.set_num_threads(torch.get_num_threads())
     return worker(arguments, preloaded.modules)
 
 

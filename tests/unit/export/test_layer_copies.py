@@ -44,7 +44,9 @@ def made(layers: int = LAYERS, **config: Any) -> CachePrefixMethod:
 
 def test_two_layers_behind_the_first_stand_for_all_that_are_alike() -> None:
     found = layer_template(made())
-    assert found == LayerTemplate("model.model.layers", (0, 1, 2), (0, 1, 2, 1, 1, 1), ((1, 2),))
+    assert found == LayerTemplate(
+        "model.model.layers", (0, 1, 2), (0, 1, 2, 1, 1, 1), twins=((1, 2),), spare=((1, 2),)
+    )
 
 
 def test_of_each_kind_two_layers_are_traced() -> None:
@@ -64,6 +66,17 @@ def test_one_layer_of_a_kind_is_traced_where_the_next_calls_the_same() -> None:
     assert found
     wanted = LayerTemplate("model.model.layers", (0, 1), (0, 1, 1, 1, 1, 1), ())
     assert found.without_twins(module, CALL) == wanted
+
+
+def test_two_layers_of_a_kind_that_the_first_is_not_of_show_what_they_share() -> None:
+    module = made(8)
+    for number in (3, 5, 7):
+        module.model.model.layers[number].mlp.act_fn = torch.nn.GELU()
+    found = layer_template(module)
+    assert found
+    few = found.without_twins(module, CALL)
+    assert (few.chosen, few.twins) == ((0, 1, 3, 5), ((2, 3),))
+    assert few.copied == (0, 1, 1, 2, 1, 3, 1, 2)
 
 
 class _ByNumber(torch.nn.Linear):  # type: ignore[misc]
@@ -104,7 +117,7 @@ def test_a_layer_with_weights_of_its_own_kind_stands_for_itself() -> None:
     weight = module.model.model.layers[3].mlp.up_proj.weight
     module.model.model.layers[3].mlp.up_proj.weight = torch.nn.Parameter(weight.half())
     assert layer_template(module) == LayerTemplate(
-        "model.model.layers", (0, 1, 2, 3), (0, 1, 2, 3, 1, 1), ((1, 2),)
+        "model.model.layers", (0, 1, 2, 3), (0, 1, 2, 3, 1, 1), twins=((1, 2),), spare=((1, 2),)
     )
 
 

@@ -1,11 +1,11 @@
 """A model whose layers are alike: a few are traced and lowered, the others are copies of them.
 
 Tracing, decompositions and ExecuTorch's dialect take time for each layer, and give graphs that
-differ in names and weights alone. So the first layer and one of each kind are traced, if a call
-with fake tensors shows that the next of its kind calls the same operators; else two of each kind
-are, and their graphs are compared. The graph of all layers is put together from them, for
-ExecuTorch's partitioners, passes and memory planning, which see no difference. The program is the
-same, byte for byte.
+differ in names and weights alone. So the first layer and two of each kind are traced, and the
+graphs of these are compared. Of the first layer's kind, one is enough if a call with fake tensors
+shows that the next calls the same operators. The graph of all layers is put together from them,
+for ExecuTorch's partitioners, passes and memory planning, which see no difference. The program is
+the same, byte for byte.
 """
 
 from __future__ import annotations

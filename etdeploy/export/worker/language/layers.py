@@ -42,12 +42,14 @@ class LayerTemplate:
         copied: For each layer of the model, the place in `chosen` of the one that it is like.
         twins: Places in `chosen` of layers that are alike. A layer whose weights are quantized as
             no other's has none, and no copies.
+        spare: Those of the twins that are like the first layer but for their weights.
     """
 
     path: str
     chosen: tuple[int, ...]
     copied: tuple[int, ...]
     twins: tuple[tuple[int, int], ...]
+    spare: tuple[tuple[int, int], ...] = ()
 
     @contextmanager
     def reduced(self, module: CachePrefixMethod) -> Iterator[None]:
@@ -88,19 +90,21 @@ class LayerTemplate:
     def without_twins(
         self, module: CachePrefixMethod, inputs: Sequence[torch.Tensor]
     ) -> LayerTemplate:
-        """The same without the second layer of each kind, where it calls what the first calls.
+        """The same without second layers of kinds that the first layer is of, if they call the same.
 
         That is seen from a call of the method with fake tensors, which takes a fraction of what
-        it takes to trace and lower a layer. Without twins, no graphs of layers are compared.
+        it takes to trace and lower a layer. Of other kinds, two layers show what they share.
         """
-        found = self._calls(module, inputs) if self.twins else None
-        if found is None or any(found[one] != found[other] for one, other in self.twins):
+        found = self._calls(module, inputs) if self.spare else None
+        if found is None or any(found[one] != found[other] for one, other in self.spare):
             return self
-        first = {other: one for one, other in self.twins}
+        first = {other: one for one, other in self.spare}
         chosen = tuple(n for place, n in enumerate(self.chosen) if place not in first)
         places = {number: place for place, number in enumerate(chosen)}
-        copied = (places[self.chosen[first.get(place, place)]] for place in self.copied)
-        return LayerTemplate(self.path, chosen, tuple(copied), ())
+        copied = tuple(places[self.chosen[first.get(place, place)]] for place in self.copied)
+        left = (pair for pair in self.twins if pair not in self.spare)
+        twins = tuple((places[self.chosen[a]], places[self.chosen[b]]) for a, b in left)
+        return LayerTemplate(self.path, chosen, copied, twins)
 
     def _calls(
         self, module: CachePrefixMethod, inputs: Sequence[torch.Tensor]
@@ -200,7 +204,12 @@ def layer_template(module: torch.nn.Module) -> LayerTemplate | None:
     like = {number: of_kind[0] for of_kind in kinds.values() for number in of_kind}
     copied = tuple(place.get(number, place[like.get(number, 0)]) for number in range(total))
     twins = tuple((place[a], place[b]) for a, *others in pairs for b in others)
-    return LayerTemplate(path, chosen, copied, twins)
+    spare = tuple(
+        (one, other)
+        for one, other in twins
+        if _differs_in_weights(layers[0], looks[0], looks[chosen[one]])
+    )
+    return LayerTemplate(path, chosen, copied, twins, spare)
 
 
 def _differs_in_weights(
