@@ -90,7 +90,7 @@ class LayerTemplate:
     def without_twins(
         self, module: CachePrefixMethod, inputs: Sequence[torch.Tensor]
     ) -> LayerTemplate:
-        """The same without second layers of kinds that the first layer is of, if they call the same.
+        """The same without second layers of the first layer's kind that call what the first do.
 
         That is seen from a call of the method with fake tensors, which takes a fraction of what
         it takes to trace and lower a layer. Of other kinds, two layers show what they share.
