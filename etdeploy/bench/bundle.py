@@ -150,7 +150,7 @@ def _draft_options(draft: DraftProgram | None) -> Iterator[str]:
 def bundle_file(
     source: Path, path: str, executable: bool = False, sha256: str | None = None
 ) -> BundleFile:
-    """A file of a bundle, with its digest, if that is not known yet."""
+    """A file of a bundle, whose digest is computed unless `sha256` gives it."""
     checkpoint()
     return BundleFile(
         source=str(source),

@@ -170,9 +170,10 @@ def _make(
         write_finished(spec, program, folder, sources)
         program.save(folder / PROGRAM_INFO)
         return sources
-    if spec.llm_config is not None:
+    if not (folder / PROGRAM_INFO).is_file():  # ExecuTorch's own exporter writes none
         program = inspect_file(folder / PROGRAM_FILE)
-        describe_exported(spec, program, folder)
+        if spec.llm_config is not None:
+            describe_exported(spec, program, folder)
         program.save(folder / PROGRAM_INFO)
     return ModelSources.load(staging / SOURCES_FILE)
 

@@ -42,6 +42,14 @@ def made(layers: int = LAYERS, **config: Any) -> CachePrefixMethod:
     return module
 
 
+def of_two_kinds() -> CachePrefixMethod:
+    """The same, with another activation in some layers."""
+    module = made(8)
+    for number in (3, 5, 7):
+        module.model.model.layers[number].mlp.act_fn = torch.nn.GELU()
+    return module
+
+
 def test_two_layers_behind_the_first_stand_for_all_that_are_alike() -> None:
     found = layer_template(made())
     assert found == LayerTemplate(
@@ -50,9 +58,7 @@ def test_two_layers_behind_the_first_stand_for_all_that_are_alike() -> None:
 
 
 def test_of_each_kind_two_layers_are_traced() -> None:
-    module = made(8)
-    for number in (3, 5, 7):
-        module.model.model.layers[number].mlp.act_fn = torch.nn.GELU()
+    module = of_two_kinds()
     found = layer_template(module)
     assert found
     assert found.chosen == (0, 1, 2, 3, 5)
@@ -69,9 +75,7 @@ def test_one_layer_of_a_kind_is_traced_where_the_next_calls_the_same() -> None:
 
 
 def test_two_layers_of_a_kind_that_the_first_is_not_of_show_what_they_share() -> None:
-    module = made(8)
-    for number in (3, 5, 7):
-        module.model.model.layers[number].mlp.act_fn = torch.nn.GELU()
+    module = of_two_kinds()
     found = layer_template(module)
     assert found
     few = found.without_twins(module, CALL)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import ExportError
+from etdeploy.core.errors import EtdeployError, ExportError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.processes.process import Outcome, Request
 from etdeploy.core.values import silent
@@ -16,8 +16,7 @@ from etdeploy.export import run
 from etdeploy.export.protocol import FAILURE_FILE, SOURCES_FILE, ExportFailure, ModelSources
 from etdeploy.export.run import export_program
 from etdeploy.export.spec import ExportSpec, HfModel
-from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, PROGRAM_INFO, Provenance
-from etdeploy.program.inspect import inspect_file
+from etdeploy.program.folder import EXPORT_INFO, PROGRAM_FILE, Provenance
 from tests.support.checkpoints import write_checkpoint
 from tests.support.export import spec_of
 from tests.support.program_files import Plan, pte
@@ -58,7 +57,6 @@ def workspace(tmp_path: Path) -> Workspace:
 
 def succeed(folder: Path) -> None:
     (folder / PROGRAM_FILE).write_bytes(pte(Plan()))
-    inspect_file(folder / PROGRAM_FILE).save(folder / PROGRAM_INFO)
     (folder / "inputs").mkdir()
     (folder / "inputs/0.bin").write_bytes(b"1")
     details = {"rewrites": {"idle": ["depthwise"]}}
@@ -74,6 +72,7 @@ def test_a_program_is_exported_once(workspace: Workspace, tmp_path: Path) -> Non
 
     first = export_program(SPEC, workspace, progress, tmp_path / "log", worker)
     assert ("lowering", 0.5) in steps
+    assert (Path(first.folder) / "program.json").is_file()
     assert first.sha256 == sha256_file(Path(first.folder) / PROGRAM_FILE)
     assert (Path(first.folder) / "inputs/0.bin").read_bytes() == b"1"
     for spec in (SPEC, OTHER):
@@ -99,16 +98,17 @@ def describe_failure(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("worker", "fact"),
+    ("worker", "error", "fact"),
     [
-        (Worker(describe_failure, 1), "the weights do not fit"),
-        (Worker(lambda _: None, -9), "SIGKILL"),
-        (Worker(lambda _: None, 5), "exit code 5"),
+        (Worker(describe_failure, 1), ExportError, "the weights do not fit"),
+        (Worker(lambda _: None, -9), ExportError, "SIGKILL"),
+        (Worker(lambda _: None, 5), ExportError, "exit code 5"),
+        (Worker(lambda folder: (folder / PROGRAM_FILE).touch()), EtdeployError, "empty"),
     ],
 )
 def test_a_failed_export_leaves_nothing(
-    workspace: Workspace, tmp_path: Path, worker: Worker, fact: str
+    workspace: Workspace, tmp_path: Path, worker: Worker, error: type[EtdeployError], fact: str
 ) -> None:
-    with pytest.raises(ExportError, match=fact):
+    with pytest.raises(error, match=fact):
         export_program(SPEC, workspace, silent, tmp_path / "log", worker)
     assert list((workspace.root / "programs").iterdir()) == []
