@@ -96,7 +96,7 @@ class LayerTemplate:
         it takes to trace and lower a layer. Of other kinds, two layers show what they share.
         """
         found = self._calls(module, inputs) if self.spare else None
-        if found is None or any(found[one] != found[other] for one, other in self.spare):
+        if found is None or any(found.get(a) != found.get(b) for a, b in self.spare):
             return self
         first = {other: one for one, other in self.spare}
         chosen = tuple(n for place, n in enumerate(self.chosen) if place not in first)
