@@ -1,8 +1,9 @@
 """The memory that the export of a language model takes: foreseen from headers, and measured.
 
-Without files for the weights, they are in memory as 32-bit floats, and what they are quantized to.
-With files, the kernel drops their pages and reads them again; what remains is what the libraries
-take, the graphs, and a few tensors that are computed at a time.
+The weights of a checkpoint are mapped, and made floats as they are used, where a scheme of linear
+layers quantizes them; otherwise they are in memory as 32-bit floats. What they are quantized to is
+in memory, too, or in files, of which the kernel drops pages and reads them again. What remains then
+is what the libraries take, the graphs, and a few tensors that are computed at a time.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ _FLOAT_BYTES = 4
 # Of the weights as floats, in memory: at the peak; of a quantized model while it is evaluated with
 # both, and while it is lowered.
 _COPIES, _EVALUATED_COPIES, _LOWERED_COPIES = 3.0, 1.5, 0.95
-# In files: as floats, and quantized; these once more as floats after the first are gone.
-_DISK_COPIES = 1.5
+# Of a weight that is made a float where it is used: quantized, packed, and in the program.
+_ROWWISE_BYTES = 2.05
+# The same in files.
+_DISK_BYTES = 2.0
 # Python with PyTorch, transformers and ExecuTorch; the graphs of a layer, of both methods.
 LIBRARIES_BYTES, _LAYER_BYTES = 560 * _MIB, 30 * _MIB
 # Of the embeddings, which are a constant in 8 bits, while they are lowered and written.
@@ -66,8 +69,8 @@ class MemoryForecast:
     """The peak of an export.
 
     Attributes:
-        held_bytes: With the weights in memory.
-        mapped_bytes: With the weights in files; None where they cannot be: with
+        held_bytes: With the weights, or the quantized ones, in memory.
+        mapped_bytes: With the quantized weights in files; None where they cannot be: with
             other schemes, with adapters, or of a checkpoint that is quantized.
         least_bytes: What weights and cache take as 32-bit floats, with the libraries.
         disk_bytes: Of the files, if there are any.
@@ -85,7 +88,7 @@ class MemoryForecast:
 
     @property
     def maps(self) -> bool:
-        """Whether the weights are to be in files, since they do not fit in memory."""
+        """Whether the quantized weights are to be in files, since they do not fit in memory."""
         return self.mapped_bytes is not None and self.held_bytes > self.machine.free_bytes
 
     @property
@@ -99,8 +102,8 @@ class MemoryForecast:
         free, expected = size(self.machine.free_bytes), size(self.expected_bytes)
         if self.maps:
             yield (
-                "The weights stay in files during the export, and no ETRecord is written: with the "
-                f"weights in memory it would take {size(self.held_bytes)}, and {free} were free. "
+                "The quantized weights stay in files during the export: in memory it would take "
+                f"{size(self.held_bytes)}, and {free} were free. "
                 f"It is expected to take {expected}."
             )
         if self.expected_bytes > self.machine.free_bytes:
@@ -119,21 +122,24 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
     asked = spec.generation
     floats, caches = _FLOAT_BYTES * parameters, cache_bytes(config, asked)
     linear, graphs = spec.quantization in LINEAR_SCHEMES, _graph_bytes(config)
+    mapped = linear and bool(shapes) and not spec.all_adapters  # these make other weights
+    stored = parameters + _tied(shapes, config)
     held = floats * _COPIES
-    if linear:
+    # transformers joins those of all experts to one tensor of floats.
+    if mapped and not any(".experts." in name for name in shapes):
+        held = stored * _ROWWISE_BYTES + graphs
+    elif linear:
         held = max(floats * _EVALUATED_COPIES, floats * _LOWERED_COPIES + graphs)
     backend, request = backend_named(spec.backend or DEFAULT), spec.request
     # Of a model with an encoder, each method has other weights.
     alone = spec.task in (None, TEXT_GENERATION)
     sizes = language_model_sizes(spec, config, parameters, shapes) if alone else None
     own = backend.language_export_bytes(request, sizes) if sizes else None
-    maps = linear and shapes and not spec.all_adapters  # which make other weights, in memory
-    mapped = _mapped_bytes(list(shapes.values()), config, caches) if maps else None
     return MemoryForecast(
         held_bytes=own or LIBRARIES_BYTES + round(held) + caches,
-        mapped_bytes=mapped,
+        mapped_bytes=_mapped_bytes(list(shapes.values()), config, caches) if mapped else None,
         least_bytes=LIBRARIES_BYTES + floats + caches,
-        disk_bytes=round(floats * _DISK_COPIES),
+        disk_bytes=round(stored * _DISK_BYTES),
         machine=machine_memory(),
         blocker=backend.language_blocker(request, sizes) if sizes else None,
         sentences=tuple(backend.language_notes(request, sizes)) if sizes else (),
@@ -148,8 +154,7 @@ def language_model_sizes(
 ) -> LanguageModelSizes:
     """What a backend is asked about; `shapes` are those of the checkpoint's tensors."""
     generation = spec.generation or ExportGeneration()
-    tables = [each for each in shapes.values() if each and each[0] == config.get("vocab_size")]
-    tied = math.prod(tables[0]) if len(tables) == 1 else 0
+    tables = _tables(shapes, config)
     layers = {
         path: weights
         for name, shape in shapes.items()
@@ -165,7 +170,7 @@ def language_model_sizes(
     whole = {**config, "sliding_window": None}  # a cache of inputs has all positions in each layer
     alone = generation.methods != "hybrid"
     return LanguageModelSizes(
-        parameters=parameters + tied,
+        parameters=parameters + _tied(shapes, config),
         embedded=vocabulary * hidden,
         heads=heads,
         cached_values=cache_bytes(whole, ExportGeneration(context=generation.context))
@@ -175,6 +180,19 @@ def language_model_sizes(
         methods=1 if alone else 2,
         layers=layers,
     )
+
+
+def _tables(
+    shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]
+) -> list[tuple[int, ...]]:
+    """The shapes of the embeddings and of the output layer."""
+    return [each for each in shapes.values() if each and each[0] == config.get("vocab_size")]
+
+
+def _tied(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> int:
+    """The weights that a program has twice: of embeddings which are the output layer, too."""
+    tables = _tables(shapes, config)
+    return math.prod(tables[0]) if len(tables) == 1 else 0
 
 
 def _parts(

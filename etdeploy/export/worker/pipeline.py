@@ -55,11 +55,13 @@ from etdeploy.export.worker.lowering.lower_failures import (
     operator_place,
 )
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
+from etdeploy.export.worker.lowering.rowwise import dequantized_by_rows, evaluated_bytes
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weight_files import (
     WeightFiles,
-    dequantized_once,
+    data_held_once,
+    return_unused_memory,
     temporary_files,
 )
 from etdeploy.export.worker.lowering.weights import shared_weight_bytes
@@ -352,6 +354,8 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         evaluates = language is not None and language.evaluates
         models = _quantized(spec, sources, run, log, weights, start, compares=not evaluates)
         models = _with_sensitivity(spec, _with_noise(spec, models, sources), sources, steps)
+    if language:
+        return_unused_memory()  # before another process is forked, and what lowering takes
     evaluated = _evaluated(spec, language, models, steps)
 
     def trace_all(around: Around = lambda _: nullcontext()) -> dict[str, Traced]:
@@ -373,18 +377,16 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         steps.tell(note, 0.65)  # now, since it is about how long the next step takes
     with (
         steps.step("lower", f"lowering to {spec.backend}", 0.7),
-        weights.files.holding_data() if weights.files else nullcontext(),
+        data_held_once(weights.files) if language else nullcontext(),
     ):
-        # An ETRecord is assembled in memory, with all weights.
-        lowers = spec.model_copy(update={"etrecord": spec.etrecord and weights.files is None})
-        lowering = partial(lower, lowers)
+        lowering = partial(lower, spec)
         if copies:
             edge, traced = copies.lowered(traced, trace_all, lowering)
         else:
             edge = lowering(traced)
         counts = {name: delegation(edge, name) for name in traced}
         constants = constants_for(language.generation) if language else {}
-        program = emit(lowers, edge, traced, constants)
+        program = emit(spec, edge, traced, constants)
     rewrites = _rewrites(spec, traced, counts, log, steps, compares=not (unrolled or graph))
     methods = {
         name: _method(
@@ -404,7 +406,7 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         language,
         task,
         rewrites=rewrites,
-        etrecord=lowers.etrecord,
+        etrecord=spec.etrecord,
         notes=copies.notes if copies else (),
         graph=graph,
         evaluate=partial(_with_outputs, evaluated),
@@ -513,9 +515,8 @@ _BESIDE_WEIGHTS_BYTES = 2 << 30
 
 
 def _start(steps: Steps, model: torch.nn.Module) -> Starter:
-    """In a fork if its weights, and later quantized ones as floats, fit beside the others."""
-    weights = list(model.parameters())
-    needed = sum(each.numel() * (each.element_size() + 4) for each in weights)
+    """In a fork if what it takes, and the program, fit beside the weights."""
+    needed = sum(map(evaluated_bytes, model.parameters()))
     free = machine_memory().free_bytes - own_bytes()
     if not (steps.forks and can_fork()) or needed + _BESIDE_WEIGHTS_BYTES > free:
         return at_once
@@ -539,7 +540,7 @@ def _evaluated(
             # The process that computes it has the original weights until then, and this one is
             # about to have the quantized ones as floats.
             language.eager.gave()
-        with dequantized_once(loaded.files):
+        with dequantized_by_rows(keep_small=loaded.files is None):
             outputs = {name: model.outputs() for name, model in models.items()}
             return outputs, language.evaluated(spec, modules, in_place=in_place)
 
@@ -745,7 +746,7 @@ def _with_sensitivity(
         return quantize(spec.model_copy(update=changed), {name: source})[name].module
 
     measuring = steps.step("sensitivity", "measuring what the quantization costs", 0.45)
-    with measuring, dequantized_once():
+    with measuring, dequantized_by_rows():
         found = measure_sensitivity(
             switchable,
             source,

@@ -129,15 +129,17 @@ def write_program(spec: ExportSpec, folder: Path, lowered: Lowered) -> Lowered:
         (folder / PROGRAM_FILE).open("wb") as stream,
     ):
         lowered.program.write_to_file(stream)
-    if lowered.etrecord and (why := _unwritten_etrecord(lowered.program, folder / ETRECORD_FILE)):
-        note = f"There is no ETRecord, so a profile does not name modules: {why}."
-        lowered = replace(lowered, etrecord=False, notes=(*lowered.notes, note))
+    if lowered.etrecord:
+        path, weights = folder / ETRECORD_FILE, lowered.language is None
+        if why := _unwritten_etrecord(lowered.program, path, weights=weights):
+            note = f"There is no ETRecord, so a profile does not name modules: {why}."
+            lowered = replace(lowered, etrecord=False, notes=(*lowered.notes, note))
     once = lowering_of(spec).stores_once
     saved = store_once(folder / PROGRAM_FILE) if once else 0
     return replace(lowered, program=None, saved_bytes=saved)
 
 
-def _unwritten_etrecord(program: Any, path: Path) -> str | None:
+def _unwritten_etrecord(program: Any, path: Path, *, weights: bool) -> str | None:
     """Writes a program's ETRecord; why that does not work, as with `-n` of a size in a graph.
 
     ExecuTorch 1.5.1 does not serialize that (`_SYM_INT_OPS` of exir/serde/export_serialize.py).
@@ -145,6 +147,9 @@ def _unwritten_etrecord(program: Any, path: Path) -> str | None:
     record = program.get_etrecord()
     # The graphs after passes that change little, with all weights again.
     record.graph_map = None
+    if not weights:
+        for graph in record.edge_dialect_program.values():
+            graph._state_dict = {name: _without_values(t) for name, t in graph.state_dict.items()}
     try:
         record.save(str(path))
     except Exception as error:
@@ -153,6 +158,11 @@ def _unwritten_etrecord(program: Any, path: Path) -> str | None:
         path.unlink(missing_ok=True)
         return exception_text(error).rstrip(".")
     return None
+
+
+def _without_values(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape and type, which takes no room in a file."""
+    return tensor.new_zeros(()).expand(tensor.shape)
 
 
 def write_methods(folder: Path, lowered: Lowered) -> dict[str, MethodValues]:

@@ -30,18 +30,25 @@ def test_the_program_and_what_is_known_of_it_are_the_same(found: dict[str, Any])
     assert all(held["texts"])
     # Sums of floats depend on where a tensor begins in memory.
     assert mapped["perplexities"] == pytest.approx(held["perplexities"], rel=1e-4)
-    assert found["floats"]
 
 
 def test_notes_and_details_say_how_it_was_exported(found: dict[str, Any]) -> None:
     held, mapped = found["memory"], found["files"]
     assert [each["memory"]["weights"] for each in (held, mapped)] == ["memory", "files"]
-    assert [each["etrecord"] for each in (held, mapped)] == [True, False]
+    assert all(each["etrecord"] for each in (held, mapped))
     text = "\n".join(mapped["notes"])
-    assert not lacks(text, "in files during the export", "no ETRecord", "was not loaded")
+    assert not lacks(text, "in files during the export", "was not loaded")
     assert "in files" not in "\n".join(held["notes"])
     for each in (held, mapped):
         assert each["memory"]["peak_bytes"] > 100 << 20
+
+
+def test_awq_scales_weights_in_files(found: dict[str, Any]) -> None:
+    scaled, plain = found["scaled"], found["files"]
+    assert scaled["memory"]["weights"] == "files"
+    assert "AWQ scaled the inputs of 1" in "\n".join(scaled["notes"])
+    assert "AWQ" not in "\n".join(plain["notes"])
+    assert scaled["digest"] != plain["digest"]
 
 
 def test_no_file_is_left(found: dict[str, Any]) -> None:
@@ -53,7 +60,7 @@ def test_a_disk_without_room_is_named_before_anything_is_written(found: dict[str
     assert failure["kind"] == "memory"
     assert not lacks(failure["message"], "has 5.0 kB", "/made")
     assert "ETDEPLOY_CACHE_DIR" in failure["remedy"]
-    assert failure["beside"] == ["files", "memory", "no room"]
+    assert failure["beside"] == ["files", "memory", "no room", "scaled"]
 
 
 def test_weights_of_twice_the_free_memory_are_exported(tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ from etdeploy.export.worker.language.tokenizer import (
     load_gguf_tokenizer,
     load_tokenizer,
 )
+from etdeploy.export.worker.lowering.rowwise import mapped_state
 from etdeploy.export.worker.lowering.stored import StoredWeight
-from etdeploy.export.worker.lowering.weight_files import WeightFiles, keep_small
+from etdeploy.export.worker.lowering.weight_files import WeightFiles, return_freed_memory
 from etdeploy.export.worker.tasks.inputs import Processor, load_processor
 from etdeploy.recipe.hub_cache import CONFIG, read_object
 from etdeploy.recipe.tasks import TASKS, has_encoder
@@ -131,12 +132,11 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
         return replace(_load_gguf(spec, checkpoint, scarce), memory=memory)
     quantized = read_prequantized(read_object(folder / CONFIG), checkpoint_tensors(folder))
     state, stored = unpacked_state(spec, folder, quantized) if quantized else (None, {})
-    files = files if memory and memory.maps else None
-    if files and memory:
-        _require_disk(spec, files, memory.disk_bytes)
-        model, unused = _mapped(spec, folder, files, remote_code=spec.hf.remote_code)
-    else:
-        model, unused = _eager(spec, folder, state, remote_code=spec.hf.remote_code)
+    if quantized is None and _upcasts_by_rows(spec):
+        state = mapped_state(folder)
+    files = _taken(spec, files, memory)
+    return_freed_memory(scarce=files is not None)
+    model, unused = _eager(spec, folder, state, remote_code=spec.hf.remote_code)
     if not stored and spec.quantization in GROUPED_SCHEMES:
         stored = weights_on_grid(model, files)
     tokenizer = load_tokenizer(folder, remote_code=spec.hf.remote_code)
@@ -180,29 +180,32 @@ def _load_gguf(spec: ExportSpec, checkpoint: Checkpoint, notes: tuple[str, ...])
     return LoadedModel(model.eval(), checkpoint, tokenizer, tuple(all_notes), stored)
 
 
-def _require_disk(spec: ExportSpec, files: WeightFiles, needed: int) -> None:
-    """Refuses a model for whose weights the disk has no room."""
+def _taken(
+    spec: ExportSpec, files: WeightFiles | None, memory: MemoryForecast | None
+) -> WeightFiles | None:
+    """The files, if memory lacks for what they are to hold; refuses a disk without room."""
+    if files is None or memory is None or not memory.maps:
+        return None
     disk = files.folder.parent
     free = shutil.disk_usage(disk).free
-    if free < needed:
+    if free < memory.disk_bytes:
         raise fail(
             "memory",
             f"memory does not hold the weights of {spec.source}, and files with them need about "
-            f"{size(needed)}: {disk} has {size(free)}",
+            f"{size(memory.disk_bytes)}: {disk} has {size(free)}",
             remedy=f"Make room there, or choose another disk: export {CACHE_VARIABLE}=FOLDER",
         )
+    return files
 
 
-def _mapped(
-    spec: ExportSpec, folder: Path, files: WeightFiles, *, remote_code: bool
-) -> tuple[Any, str | None]:
-    """As `_eager`, with weights that are mapped from a file."""
-    try:
-        model, note = _eager(spec, files.float_checkpoint(folder), None, remote_code=remote_code)
-        keep_small(model)
-        return model, note
-    finally:
-        files.remove_checkpoint()
+def _upcasts_by_rows(spec: ExportSpec) -> bool:
+    """Whether 16-bit weights stay as they are until they are quantized.
+
+    A program of floats has them as floats, adapters change them, and the nodes of a program are
+    compared with layers that have them.
+    """
+    linear = spec.quantization in LINEAR_SCHEMES
+    return linear and not (spec.all_adapters or spec.observation)
 
 
 def _version() -> str:
@@ -216,10 +219,10 @@ def _eager(
 ) -> tuple[Any, str | None]:
     """The model in float32, and a note where its checkpoint has more.
 
-    Of bfloat16, each value is one of float32 too. `state` has the weights where they are not to be
-    read from the folder.
+    Of bfloat16, each value is one of float32 too. `state` has the weights where transformers is not
+    to read them from the folder.
     """
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
+    from transformers import GenerationConfig
 
     source = {
         "pretrained_model_name_or_path": folder,
@@ -232,7 +235,7 @@ def _eager(
     kind = auto_class(config, str(spec.task))
     if state is not None:
         # The class that finds the model's asks for a folder.
-        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        kind = _model_class(config, kind, folder if remote_code else None)
         source |= {"pretrained_model_name_or_path": None, "state_dict": state}
     model, info = load_pretrained(spec, {**source, "use_safetensors": True}, config, kind)
     require_match(spec, info)
@@ -248,6 +251,23 @@ def auto_class(config: Any, task: str) -> Any:
     names = TASKS[task].auto_classes if task in TASKS else ()
     classes = [getattr(transformers, name) for name in names or ("AutoModelForCausalLM",)]
     return next((each for each in classes if type(config) in each._model_mapping), classes[0])
+
+
+def _model_class(config: Any, kind: Any, code: Path | None) -> Any:
+    """The class of the model that an auto class loads; that in the folder `code`, if it names one.
+
+    The order is that of transformers' `_BaseAutoModelClass.from_pretrained`.
+    """
+    own = (getattr(config, "auto_map", None) or {}).get(kind.__name__)
+    if code and own:
+        from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+        return get_class_from_dynamic_module(own, str(code), local_files_only=True)
+    found = kind._model_mapping[type(config)]
+    if not isinstance(found, (list, tuple)):
+        return found
+    named = getattr(config, "architectures", None) or ()
+    return next((each for each in found if each.__name__ in named), found[0])
 
 
 def load_pretrained(

@@ -97,8 +97,8 @@ from etdeploy.export.worker.language.vision_language import (
 )
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.quantize import with_float_weights
+from etdeploy.export.worker.lowering.rowwise import dequantized_by_rows
 from etdeploy.export.worker.lowering.scales import Activations
-from etdeploy.export.worker.lowering.weight_files import dequantized_once
 from etdeploy.export.worker.tasks.inputs import Processor
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.export.worker.tracing.tensors import Values, buffers_restored, flat_inputs
@@ -695,7 +695,7 @@ def _quantized_texts(
         attention, model = eager.exported or eager.attention, loaded.model
         with (
             own_attention(model, attention),
-            dequantized_once(loaded.files),
+            dequantized_by_rows(keep_small=loaded.files is None),
             _using_idle_threads(model),
         ):
             yield lambda: eager.forward(model)

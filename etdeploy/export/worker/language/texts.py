@@ -366,7 +366,9 @@ def _scales(spec: ExportSpec, loaded: LoadedModel, text: TokenizedText | None) -
     if spec.scaling != AUTO_SCALED:
         return spec.scaling == AWQ
     readable = text is not None and text.tokens >= FEWEST_TOKENS
-    return readable and not (loaded.files or loaded.apart)
+    # Weights that are read again are scaled in memory.
+    read_again = spec.rounding == GPTQ or spec.target_bits is not None
+    return readable and not ((loaded.files and read_again) or loaded.apart)
 
 
 def _measured(

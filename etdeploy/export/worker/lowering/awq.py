@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from etdeploy.core.console import count
+from etdeploy.export.worker.lowering.rowwise import hold_floats
 from etdeploy.export.worker.lowering.scales import Activations, on_threads, rounding_error
 
 # Powers of the inputs' size that are tried as scales.
@@ -64,6 +65,7 @@ def _multiply(layer: torch.nn.Linear, factor: torch.Tensor, deferred: DeferredFa
     if id(layer) in deferred:
         deferred[id(layer)].append(factor)
     else:
+        hold_floats(layer)
         layer.weight.mul_(factor)
 
 

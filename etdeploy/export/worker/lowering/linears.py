@@ -255,7 +255,7 @@ def _scaled(
     """What layers are given after AWQ, if anything gives logits, and sentences for the user."""
     if activations.logits is None:
         return activations, ()
-    if files:
+    if files and not deferred:
         return activations, ("AWQ scaled nothing, since the weights stay in files.",)
     model = next(iter(sources.values())).module.model
     sizes = ((id(each.module), wishes[each.name].group_size) for each in layers)

@@ -61,7 +61,17 @@ def emit(
         _shortened(spec),
         _conditional(spec, edge, methods),
     ):
-        return edge.to_executorch(_backend_config(spec, edge, methods))
+        made = edge.to_executorch(_backend_config(spec, edge, methods))
+    for name in methods:
+        _drop_named_data(edge.exported_program(name).graph_module)
+    return made
+
+
+def _drop_named_data(graph: torch.nn.Module) -> None:
+    """Of delegates whose data the program has now; caches of ExecuTorch hold their graphs."""
+    for module in graph.modules():
+        if hasattr(module, "_named_data_store_output"):
+            module._named_data_store_output = None
 
 
 def _conditional(

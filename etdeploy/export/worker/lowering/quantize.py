@@ -51,6 +51,7 @@ from etdeploy.export.worker.lowering.overrides import (
     first_match,
     override_notes,
 )
+from etdeploy.export.worker.lowering.rowwise import hold_floats
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
@@ -379,6 +380,8 @@ def quantize_layers(
         notes += quantize_linears(spec, sources, linears, activations, stored, files, rounded)
     if spec.embeddings:
         notes += quantize_embeddings(spec, tables, files)
+    for source in sources.values():
+        hold_floats(source.module)  # of what stays in floats
     return tuple(notes)
 
 
