@@ -156,8 +156,9 @@ DESCRIPTIONS = {
     "generated",
     "etdump.decode": "the same for the method `decode` of a program that generates text, and so on "
     "for every method that the pass called",
-    "etrecord": "the model's graph and weights, with which the Inspector names what is in the "
-    "trace; a hard link to the cache's file where the file system supports it, else a copy",
+    "etrecord": "the model's graph, except for language models with its weights, with which the "
+    "Inspector names what is in the trace; a hard link to the cache's file where the file system "
+    "supports it, else a copy",
 }
 
 

@@ -189,6 +189,8 @@ _BINARY = ("state_dict", "constants", "example_inputs")
 # Of a copy, `from_node` and `torch_fn` name nodes of the layer that it is copied from. Nothing is
 # trained, and not all layers have the same `requires_grad`.
 _OF_TEMPLATE = ("from_node", "torch_fn", "requires_grad")
+# The object's own number, and a buffer that no node reads, which ExecuTorch drops as it lowers.
+_UNREAD = ("export_graph_id", "model.model.rotary_emb.original_inv_freq")
 
 
 def _part(name: str, content: bytes) -> Any:
@@ -208,7 +210,7 @@ def _renamed(program: dict[str, Any]) -> Any:
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: renamed(each) for name, each in value.items()}
+            return {numbers.get(name, name): renamed(each) for name, each in value.items()}
         if isinstance(value, list):
             return [renamed(each) for each in value]
         return numbers.get(value, value) if isinstance(value, str) else value
@@ -219,7 +221,7 @@ def _renamed(program: dict[str, Any]) -> Any:
 def _differing(one: Any, other: Any, path: str = "") -> Iterator[str]:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in {**one, **other}:
-            if key not in _OF_TEMPLATE:
+            if key not in (*_OF_TEMPLATE, *_UNREAD):
                 yield from _differing(one.get(key), other.get(key), f"{path}/{key}")
     elif type(one) is type(other) in (list, tuple) and len(one) == len(other):
         for index, (a, b) in enumerate(zip(one, other, strict=True)):

@@ -98,6 +98,46 @@ def test_values_that_are_written_by_index_have_all_dimensions() -> None:
         assert torch.equal(found(*inputs), own(*inputs))
 
 
+class InParts(nn.Module):  # type: ignore[misc]
+    """Fills `end` of an empty tensor's five columns, the last first, and may read it meanwhile."""
+
+    def __init__(self, end: int = 5, read: bool = False) -> None:
+        super().__init__()
+        self.end, self.read = end, read
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = x.new_empty(2, 5)
+        out[:, 3 : self.end] = y
+        early = out[:, 3:].sum() if self.read else 0
+        out[..., :3] = x
+        return out * 2 + early if self.read else out * 2
+
+
+def _empties(program: torch.export.ExportedProgram) -> list[str]:
+    return [str(node.target) for node in program.graph.nodes if "empty" in str(node.target)]
+
+
+def test_parts_of_an_empty_tensor_are_concatenated() -> None:
+    call = ExampleInputs((torch.randn(2, 3), torch.randn(2, 1)))
+    program = trace(InParts(), call, None, strict=False)
+    assert _empties(program) == ["aten.new_empty.default"]
+    use_known_operators(program)
+    assert not _empties(program)
+    assert torch.equal(program.module()(*call.args), InParts()(*call.args))
+    [joined] = program.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
+    assert (joined.meta["val"].shape, joined.args[1]) == ((2, 5), 1)
+    assert not program.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+
+
+@pytest.mark.parametrize("module", [InParts(end=4), InParts(read=True)])
+def test_an_empty_tensor_with_other_values_stays(module: nn.Module) -> None:
+    call = ExampleInputs((torch.randn(2, 3), torch.randn(2, 1)))
+    program = trace(module, call, None, strict=False)
+    before = program.graph_module.code
+    use_known_operators(program)
+    assert program.graph_module.code == before
+
+
 class Positive(nn.Module):  # type: ignore[misc]
     """Gives the rows that begin with a positive number, as columns."""
 

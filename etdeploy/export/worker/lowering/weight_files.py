@@ -112,13 +112,6 @@ def temporary_files(folder: Path) -> Iterator[WeightFiles]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def in_rows(weight: Any) -> Iterator[Any]:
-    """A tensor of two dimensions, some rows at a time."""
-    rows = max(1, _AT_ONCE * len(weight) // max(1, weight.numel()))
-    for start in range(0, len(weight), rows):
-        yield weight[start : min(start + rows, len(weight))]
-
-
 def quantized_in_rows(config: Any, layer: torch.nn.Module, files: WeightFiles | None) -> Any:
     """What torchao makes of a layer's weight, some rows at a time: each has its own scales.
 
@@ -126,15 +119,18 @@ def quantized_in_rows(config: Any, layer: torch.nn.Module, files: WeightFiles | 
     """
     from torchao.quantization.quant_api import quantize_
 
-    def quantized(rows: torch.Tensor) -> Any:
+    weight = layer.weight.detach()
+    step = max(1, _AT_ONCE * len(weight) // max(1, weight.numel()))
+
+    def quantized(start: int) -> Any:
         part = copy.copy(layer)
         part._parameters = {**layer._parameters}
-        part.weight = torch.nn.Parameter(rows, requires_grad=False)
+        part.weight = torch.nn.Parameter(weight[start : start + step], requires_grad=False)
         quantize_(part, config, filter_fn=lambda *_: True)
         made = part.weight.detach()
         return files.moved(made) if files else made
 
-    parts = on_threads(quantized, list(in_rows(layer.weight.detach())))
+    parts = on_threads(quantized, range(0, len(weight), step))
     names, context = parts[0].__tensor_flatten__()
     join = files.joined if files else torch.cat
     inner = {name: join([getattr(part, name) for part in parts]) for name in names}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
@@ -120,6 +121,7 @@ def use_known_operators(program: torch.export.ExportedProgram) -> None:
     channel or by pixel ("Failed to map a given dim_order"). Python's shifts get their other name.
     """
     _write_rows_of_buffers(program)
+    _concatenate_parts(program.graph)
     for node in program.graph.nodes:
         node.target = SHIFTS.get(node.target, node.target)
         value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
@@ -145,13 +147,6 @@ def _write_rows_of_buffers(program: torch.export.ExportedProgram) -> None:
     the end. ExecuTorch's kernel that writes in place has neither.
     """
     graph, counted = program.graph, dict[tuple[Node, int], Node]()
-
-    def call(operator: Any, *args: Any) -> Node:
-        node = graph.call_function(operator, args)
-        values = map_arg(args, lambda each: each.meta["val"])
-        node.meta = {**writing.meta, "val": operator(*values)}
-        return node
-
     for writing in graph.find_nodes(op="call_function", target=_aten.index_put_.default):
         buffer, indices, values = writing.args[:3]
         dims = [dim for dim, index in enumerate(indices) if index is not None]
@@ -160,6 +155,7 @@ def _write_rows_of_buffers(program: torch.export.ExportedProgram) -> None:
         index, size = indices[dims[0]], buffer.meta["val"].shape[dims[0]]
         if index.meta["val"].dim() != 1 or index.meta["val"].dtype != torch.int64:
             continue
+        call = partial(_call, writing)
         with graph.inserting_before(writing):
             if (index, size) not in counted:
                 negative = call(_aten.lt.Scalar, index, 0)
@@ -169,6 +165,76 @@ def _write_rows_of_buffers(program: torch.export.ExportedProgram) -> None:
                 values = call(_aten.unsqueeze.default, values, 0)
         places = [*indices[: dims[0]], counted[index, size], *indices[dims[0] + 1 :]]
         writing.args = (buffer, places, values, *writing.args[3:])
+
+
+def _call(like: Node, operator: Any, *args: Any) -> Node:
+    """A new node, which is described like another one."""
+    node = like.graph.call_function(operator, args)
+    values = map_arg(args, lambda each: each.meta["val"])
+    node.meta = {**like.meta, "val": operator(*values)}
+    return node
+
+
+_EMPTY = (_aten.empty.memory_format, _aten.new_empty.default, _aten.empty_like.default)
+
+
+def _concatenate_parts(graph: torch.fx.Graph) -> None:
+    """Concatenates what a model writes to all parts of an empty tensor, `x[..., :n] = a`.
+
+    ExecuTorch stores the empty tensor as a constant, with whatever its memory has.
+    """
+    for target in _EMPTY:
+        for empty in graph.find_nodes(op="call_function", target=target):
+            if written := _written_parts(empty):
+                _concatenate(graph, empty, written)
+
+
+def _written_parts(empty: Node) -> list[Node]:
+    """The slices of a tensor that one copy each is written to, in order; none if others read it.
+
+    They make up the whole tensor, along one dimension, before anything else reads it.
+    """
+    place = {node: index for index, node in enumerate(empty.graph.nodes)}
+    slices = [node for node in empty.users if _is_written_once(node)]
+    readers = [node for node in empty.users if node not in slices]
+    slices.sort(key=lambda node: int(node.args[2]))
+    dims = {node.args[1] for node in slices}
+    if not slices or len(dims) > 1 or _has_dynamic_size(empty.meta["val"]):
+        return []
+    size = empty.meta["val"].shape[dims.pop()]
+    ends = [min(int(node.args[3]), size) for node in slices]
+    if [int(node.args[2]) for node in slices] != [0, *ends[:-1]] or ends[-1] != size:
+        return []
+    last = max(place[next(iter(node.users))] for node in slices)
+    return slices if all(place[reader] > last for reader in readers) else []
+
+
+def _is_written_once(node: Node) -> bool:
+    if node.target is not _aten.slice.Tensor or len(node.args) != 4 or len(node.users) != 1:
+        return False
+    [writing] = node.users
+    copies = writing.target is _aten.copy_.default and writing.args[0] is node
+    ints = all(isinstance(each, int) and each >= 0 for each in node.args[2:])
+    return copies and ints and not writing.users and _dtype(writing.args[1]) == _dtype(node)
+
+
+def _dtype(value: Any) -> Any:
+    return value.meta["val"].dtype if isinstance(value, Node) else None
+
+
+def _concatenate(graph: torch.fx.Graph, empty: Node, slices: list[Node]) -> None:
+    copies = [next(iter(node.users)) for node in slices]
+    last = max(copies, key=list(graph.nodes).index)
+    with graph.inserting_before(last.next):
+        parts = []
+        for node, copy in zip(slices, copies, strict=True):
+            part, shape = copy.args[1], list(node.meta["val"].shape)
+            same = list(part.meta["val"].shape) == shape
+            parts.append(part if same else _call(last, _aten.expand.default, part, shape))
+        whole = _call(last, _aten.cat.default, parts, slices[0].args[1])
+    empty.replace_all_uses_with(whole, lambda user: user not in slices)
+    for node in (*copies, *slices, empty):
+        graph.erase_node(node)
 
 
 def _has_dynamic_size(value: torch.Tensor) -> bool:
