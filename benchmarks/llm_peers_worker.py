@@ -133,9 +133,8 @@ class OpenVino:
         import openvino_genai  # type: ignore[import-not-found]
 
         self._api, self._tensor = openvino_genai, openvino.Tensor
-        self._pipe = openvino_genai.LLMPipeline(
-            str(order["model"]), "CPU", INFERENCE_NUM_THREADS=order["threads"]
-        )
+        options = {"INFERENCE_NUM_THREADS": order["threads"], **order["options"]}
+        self._pipe = openvino_genai.LLMPipeline(str(order["model"]), "CPU", **options)
 
     def generate(self, ids: Sequence[int], tokens: int, told: Callable[[], None]) -> None:
         """As `Generate` says."""
