@@ -72,7 +72,8 @@ class MemoryForecast:
         held_bytes: With the weights, or the quantized ones, in memory.
         mapped_bytes: With the quantized weights in files; None where they cannot be: with
             other schemes, with adapters, or of a checkpoint that is quantized.
-        least_bytes: What weights and cache take as 32-bit floats, with the libraries.
+        least_bytes: What weights and cache take with the libraries: as 32-bit floats, unless floats
+            are computed by rows.
         disk_bytes: Of the files, if there are any.
         blocker: What the backend refuses the model for; None for nothing.
         sentences: What the backend says about a model of these sizes.
@@ -118,28 +119,28 @@ def memory_forecast(spec: ExportSpec, folder: Path) -> MemoryForecast | None:
     config = read_config(folder)
     if isinstance(config, ConfigProblem) or spec.generation is None:
         return None
-    parameters, shapes = _sizes(folder, config)
+    parameters, shapes, stored_bytes = _sizes(folder, config)
     asked = spec.generation
     floats, caches = _FLOAT_BYTES * parameters, cache_bytes(config, asked)
     linear, graphs = spec.quantization in LINEAR_SCHEMES, _graph_bytes(config)
-    mapped = linear and bool(shapes) and not spec.all_adapters  # these make other weights
-    stored = parameters + _tied(shapes, config)
-    held = floats * _COPIES
-    # transformers joins those of all experts to one tensor of floats.
-    if mapped and not any(".experts." in name for name in shapes):
-        held = stored * _ROWWISE_BYTES + graphs
+    alike = linear and not spec.all_adapters  # which make other weights
+    written = parameters + _tied(shapes, config)
+    held, least = floats * _COPIES, float(floats)
+    if alike and stored_bytes is not None:
+        held = least = written * (_ROWWISE_BYTES + stored_bytes) + graphs
     elif linear:
         held = max(floats * _EVALUATED_COPIES, floats * _LOWERED_COPIES + graphs)
     backend, request = backend_named(spec.backend or DEFAULT), spec.request
     # Of a model with an encoder, each method has other weights.
     alone = spec.task in (None, TEXT_GENERATION)
+    mapped = alike and bool(shapes)
     sizes = language_model_sizes(spec, config, parameters, shapes) if alone else None
     own = backend.language_export_bytes(request, sizes) if sizes else None
     return MemoryForecast(
         held_bytes=own or LIBRARIES_BYTES + round(held) + caches,
         mapped_bytes=_mapped_bytes(list(shapes.values()), config, caches) if mapped else None,
-        least_bytes=LIBRARIES_BYTES + floats + caches,
-        disk_bytes=round(stored * _DISK_BYTES),
+        least_bytes=LIBRARIES_BYTES + round(least) + caches,
+        disk_bytes=round(written * _DISK_BYTES),
         machine=machine_memory(),
         blocker=backend.language_blocker(request, sizes) if sizes else None,
         sentences=tuple(backend.language_notes(request, sizes)) if sizes else (),
@@ -211,15 +212,23 @@ def _parts(
         yield path, math.prod(shape)
 
 
-def _sizes(folder: Path, config: Mapping[str, Any]) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """Number of weights, and the shapes of those that can be mapped: not of quantized ones."""
+def _sizes(
+    folder: Path, config: Mapping[str, Any]
+) -> tuple[int, dict[str, tuple[int, ...]], int | None]:
+    """Number of weights, shapes of those that can be mapped, and how many bytes each takes first.
+
+    A weight that is quantized is not mapped, and takes a byte as an integer. None for 32-bit
+    floats: of GGUF, of 8-bit floats, and of experts, which transformers joins to one tensor.
+    """
     if folder.is_file():
-        return read_header(folder).parameters, {}
+        return read_header(folder).parameters, {}, None
     tensors = checkpoint_tensors(folder)
     if packed := read_prequantized(config, tensors):
-        return packed.parameter_count(tensors.infos), {}
+        floats = any(layer.layout == "float" for layer in packed.layers)
+        return packed.parameter_count(tensors.infos), {}, None if floats else 1
     shapes = {name: info.shape for name, info in tensors.infos.items()}
-    return sum(map(math.prod, shapes.values())), shapes
+    experts = any(".experts." in name for name in shapes)
+    return sum(map(math.prod, shapes.values())), shapes, None if experts else 0
 
 
 def _graph_bytes(config: Mapping[str, Any]) -> int:

@@ -18,6 +18,7 @@ from etdeploy.export.worker.lowering.rowwise import (
     mapped_state,
 )
 from etdeploy.export.worker.lowering.scales import quantized_in_groups
+from etdeploy.export.worker.lowering.stored import StoredWeight
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +114,27 @@ def test_large_16_bit_weights_of_a_checkpoint_are_computed(tmp_path: Path) -> No
     }
     for name, tensor in tensors.items():
         assert torch.equal(found[name] * 1.0, tensor.float() if name == "large" else tensor), name
+
+
+@pytest.mark.parametrize("zero", [None, 0.0, 3.0, -8.0])
+def test_a_checkpoints_integers_are_computed_by_rows(zero: float | None) -> None:
+    values = torch.randint(-8, 8, (10, 64), dtype=torch.int8)
+    scales = torch.rand(10, 2) + 0.01
+    zeros = None if zero is None else torch.full((10, 2), zero)
+    offsets = None if zeros is None else 0 - scales * zeros
+    found = StoredWeight("AWQ", 4, values, scales, offsets).by_rows()
+    assert found is not None
+    assert found.stored is values
+    whole = values.float() - (zero or 0.0)
+    assert torch.equal(found.floats(), whole * scales.repeat_interleave(32, 1))
+
+
+def test_a_checkpoints_offsets_that_are_no_zero_points_stay_floats() -> None:
+    values, scales = torch.zeros(10, 64, dtype=torch.int8), torch.full((10, 2), 0.1)
+    offsets = torch.full((10, 2), 0.025)
+    assert StoredWeight("int4", 4, values, scales, offsets).by_rows() is None
+    assert StoredWeight("int4", 4, values, torch.zeros(10, 2), offsets).by_rows() is None
+    assert StoredWeight("fp8", 8).by_rows() is None
 
 
 @pytest.mark.usefixtures("_threads")

@@ -21,6 +21,7 @@ from etdeploy.export.hf.config import AGAIN, FACTORY
 from etdeploy.export.hf.files import GENERATION_CONFIG, has_tokenizer
 from etdeploy.export.hf.memory import MemoryForecast, memory_forecast, memory_refusal
 from etdeploy.export.hf.prequantized import (
+    Prequantized,
     outlook_notes,
     read_prequantized,
 )
@@ -131,9 +132,7 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
     if folder.is_file():
         return replace(_load_gguf(spec, checkpoint, scarce), memory=memory)
     quantized = read_prequantized(read_object(folder / CONFIG), checkpoint_tensors(folder))
-    state, stored = unpacked_state(spec, folder, quantized) if quantized else (None, {})
-    if quantized is None and _upcasts_by_rows(spec):
-        state = mapped_state(folder)
+    state, stored = _state(spec, folder, quantized)
     files = _taken(spec, files, memory)
     return_freed_memory(scarce=files is not None)
     model, unused = _eager(spec, folder, state, remote_code=spec.hf.remote_code)
@@ -198,14 +197,20 @@ def _taken(
     return files
 
 
-def _upcasts_by_rows(spec: ExportSpec) -> bool:
-    """Whether 16-bit weights stay as they are until they are quantized.
+def _state(
+    spec: ExportSpec, folder: Path, quantized: Prequantized | None
+) -> tuple[dict[str, torch.Tensor] | None, dict[str, StoredWeight]]:
+    """The weights, and those that are quantized already; None where transformers reads them.
 
-    A program of floats has them as floats, adapters change them, and the nodes of a program are
-    compared with layers that have them.
+    Floats are computed by rows until the weights are quantized. But a program of floats has them as
+    floats, adapters change them, and the nodes of a program are compared with layers that have
+    them.
     """
     linear = spec.quantization in LINEAR_SCHEMES
-    return linear and not (spec.all_adapters or spec.observation)
+    rowwise = linear and not (spec.all_adapters or spec.observation)
+    if quantized:
+        return unpacked_state(spec, folder, quantized, rowwise=rowwise)
+    return (mapped_state(folder) if rowwise else None), {}
 
 
 def _version() -> str:

@@ -28,6 +28,7 @@ from etdeploy.export.hf.quantized_layers import QuantizedLayer
 from etdeploy.export.hf.tensors import weight_files
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import fail
+from etdeploy.export.worker.lowering.rowwise import is_large, upcast_by_rows
 from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.recipe.hub_cache import CONFIG, read_object
@@ -99,11 +100,16 @@ def _stored(layer: QuantizedLayer, found: Integers, whole: torch.Tensor) -> Stor
     in_range = whole.min() >= -half and whole.max() < half and bool((whole == whole.round()).all())
     offsets = found.offsets if found.offsets is not None else torch.zeros_like(found.scales)
     if in_range and not bool(offsets.any()):
-        return StoredWeight(f"{layer.kind}{odd}", bits, whole.to(torch.int8), found.scales)
+        return StoredWeight(f"{layer.kind}{odd}", bits, _integers(whole), found.scales)
     if found.zeros is not None:
         offsets = offsets - found.scales * found.zeros
-    kind, values = f"{layer.kind}{odd} with zero points", found.values.to(torch.int8)
+    kind, values = f"{layer.kind}{odd} with zero points", _integers(found.values)
     return StoredWeight(kind, bits, values, found.scales, offsets)
+
+
+def _integers(values: torch.Tensor) -> torch.Tensor:
+    """In the order of rows, as they are read."""
+    return values.to(torch.int8).contiguous()
 
 
 def _in_order(index: torch.Tensor, groups: int) -> bool:
@@ -209,9 +215,12 @@ _LAYOUTS: Mapping[str, Callable[[QuantizedLayer, Parts], Integers]] = {
 
 
 def unpacked_state(
-    spec: ExportSpec, folder: Path, found: Prequantized
+    spec: ExportSpec, folder: Path, found: Prequantized, *, rowwise: bool = False
 ) -> tuple[dict[str, torch.Tensor], dict[str, StoredWeight]]:
-    """A checkpoint's tensors as if it were of floats, and its quantized weights by layer."""
+    """A checkpoint's tensors as if it were of floats, and its quantized weights by layer.
+
+    Large weights are computed by rows if `rowwise`.
+    """
     import transformers
 
     if read_object(folder / CONFIG).get("model_type") not in transformers.CONFIG_MAPPING:
@@ -223,13 +232,13 @@ def unpacked_state(
             file=spec.place("model", "hf"),
         )
     try:
-        return _unpacked(folder, found)
+        return _unpacked(folder, found, rowwise=rowwise)
     except ValueError as error:
         raise fail("checkpoint", str(error), remedy=ORIGINAL, file=str(folder)) from error
 
 
 def _unpacked(
-    folder: Path, found: Prequantized
+    folder: Path, found: Prequantized, *, rowwise: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, StoredWeight]]:
     state: dict[str, torch.Tensor] = {}
     stored: dict[str, StoredWeight] = {}
@@ -237,10 +246,13 @@ def _unpacked(
         where = dict(_opened(folder, stack))
         for name, file in where.items():
             if name not in found.tensors:
-                state[name] = file.get_tensor(name)
+                tensor = file.get_tensor(name)
+                state[name] = upcast_by_rows(tensor) if rowwise else tensor
         for layer in found.layers:
             parts = {part: where[name].get_tensor(name) for part, name in layer.parts.items()}
-            state[f"{layer.path}.weight"], stored[layer.path] = unpack_weight(layer, parts)
+            weight, stored[layer.path] = unpack_weight(layer, parts)
+            by_rows = stored[layer.path].by_rows() if rowwise and is_large(weight) else None
+            state[f"{layer.path}.weight"] = weight if by_rows is None else by_rows
     return state, stored
 
 

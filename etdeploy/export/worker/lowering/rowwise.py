@@ -182,25 +182,31 @@ def hold_floats(module: torch.nn.Module) -> None:
                 setattr(owner, name, known.setdefault(id(weight), floats))
 
 
+def is_large(weight: torch.Tensor) -> bool:
+    """Whether a weight is one to compute by rows."""
+    return bool(weight.ndim == 2 and weight.numel() > _AT_ONCE)
+
+
 def evaluated_bytes(weight: torch.Tensor) -> int:
     """What another process takes for a weight that is evaluated there, and this one to lower it."""
     rowwise = isinstance(weight, RowwiseWeight) or hasattr(weight, "__tensor_flatten__")
-    return int(weight.numel()) * (2 if rowwise and weight.numel() > _AT_ONCE else 8)
+    return int(weight.numel()) * (2 if rowwise and is_large(weight) else 8)
 
 
-def mapped_state(folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint, in files that are mapped; large 16-bit weights are computed.
+def upcast_by_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a checkpoint, of which floats are computed by rows if it is large and 16-bit.
 
     Each value of a 16-bit float is one of float32, too.
     """
+    return RowwiseWeight(tensor) if is_large(tensor) and tensor.dtype in _HALVES else tensor
+
+
+def mapped_state(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint, in files that are mapped, upcast by rows."""
     from safetensors.torch import load_file
 
-    def computed(tensor: torch.Tensor) -> torch.Tensor:
-        rowwise = tensor.ndim == 2 and tensor.numel() > _AT_ONCE and tensor.dtype in _HALVES
-        return RowwiseWeight(tensor) if rowwise else tensor
-
     files = weight_files(folder)
-    return {name: computed(each) for file in files for name, each in load_file(file).items()}
+    return {name: upcast_by_rows(each) for file in files for name, each in load_file(file).items()}
 
 
 @contextmanager
@@ -225,8 +231,8 @@ def dequantized_by_rows(*, keep_small: bool = True) -> Iterator[None]:
         if id(weight) not in known:
             zeros = weight.zero_point if weight.zero_point.any() else None
             rowwise = RowwiseWeight(weight.qdata, weight.scale, zeros)
-            small = keep_small and weight.numel() <= _AT_ONCE
-            known[id(weight)] = weight, rowwise.floats() if small else rowwise
+            kept = keep_small and not is_large(weight)
+            known[id(weight)] = weight, rowwise.floats() if kept else rowwise
         return known[id(weight)][1]
 
     with patched(IntxUnpackedToInt8Tensor, dequantize=dequantize):

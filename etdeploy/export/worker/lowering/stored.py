@@ -18,6 +18,7 @@ import torch
 
 from etdeploy.backends.schemes import GROUPED_SCHEMES
 from etdeploy.core.console import count
+from etdeploy.export.worker.lowering.rowwise import RowwiseWeight
 
 # XNNPACK takes no group that is not a multiple of this.
 _GROUP_STEP = 32
@@ -77,6 +78,17 @@ class StoredWeight:
             return self
         offsets = None if self.offsets is None else move(self.offsets)
         return replace(self, values=move(self.values), scales=move(self.scales), offsets=offsets)
+
+    def by_rows(self) -> RowwiseWeight | None:
+        """The weight, of which floats are computed by rows; None if they would be others."""
+        if self.values is None or self.scales is None:
+            return None
+        zeros = None
+        if self.offsets is not None:
+            zeros = (-self.offsets / self.scales).round()
+            if not torch.equal(-(self.scales * zeros), self.offsets):
+                return None
+        return RowwiseWeight(self.values, self.scales, zeros)
 
     def as_tensor(self, scheme: str) -> Any:
         """Torchao's tensor for a scheme that fits, with dynamic 8-bit activations.

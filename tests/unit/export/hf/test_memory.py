@@ -69,9 +69,8 @@ def test_weights_are_in_files_only_where_memory_does_not_hold_them(
     assert fits.mapped_bytes is not None
     assert not fits.maps
     assert list(fits.notes()) == []
-    assert fits.least_bytes > 4 * GB
-    assert fits.mapped_bytes < fits.held_bytes == fits.expected_bytes
-    assert fits.held_bytes < fits.least_bytes  # since 16-bit weights are not held as floats
+    # 16-bit weights are not held as floats, which take more than 4 GB.
+    assert fits.mapped_bytes < fits.held_bytes == fits.expected_bytes == fits.least_bytes < 3 * GB
     assert fits.mapped_bytes < 2 * GB  # what the weights take as 16-bit floats
     give(monkeypatch, 16 * GB, 2 * GB)
     scarce = memory_forecast(of(checkpoint), checkpoint)
@@ -87,6 +86,7 @@ def test_weights_are_in_files_only_where_memory_does_not_hold_them(
     assert not adapted.maps
     floats = memory_forecast(of(checkpoint, "none"), checkpoint)
     assert floats is not None
+    assert floats.expected_bytes == floats.held_bytes > floats.least_bytes > 4 * GB
     assert not floats.maps
     [note] = floats.notes()
     assert not lacks(note, "may need", "2.0 GB were free")
