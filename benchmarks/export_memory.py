@@ -39,7 +39,9 @@ def main() -> None:
 
 
 def _measure(shape: Shape, limit_mib: int | None) -> float:
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:  # /tmp may be memory
+    build = Path("build").absolute()  # which git ignores; /tmp may be memory
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=build) as name:
         folder = Path(name)
         checkpoint = save_large(folder / "model", shape, sys.executable)
         weights = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))

@@ -131,17 +131,46 @@ unpack_halves<8>(const uint16_t* from, int64_t stride, int64_t count, int64_t si
 }
 #endif
 
+// The nearest whole number, of two the even one. Without SSE 4.1, nearbyintf is a function call;
+// but a float of 2^23 has no fraction, and without fused products, the sum is rounded alone.
+inline float rounded(float number) {
+#if defined(__x86_64__) && !defined(__SSE4_1__)
+  constexpr float kNoFraction = 0x1.8p23f;
+  return (number + kNoFraction) - kNoFraction;
+#else
+  return std::nearbyintf(number);
+#endif
+}
+
+// Numbers that are compared side by side: compilers keep the order of a single maximum.
+constexpr int64_t kSideBySide = 8;
+
 // A row of bytes and its scale, which is NaN if an element is infinite or NaN.
 inline void pack_bytes(const float* from, int64_t size, int8_t* to) {
+  float largest[kSideBySide] = {}, zeros[kSideBySide] = {};
+  const auto add = [&](int64_t place, float number) {
+    const float magnitude = std::fabs(number);
+    largest[place] = magnitude > largest[place] ? magnitude : largest[place];
+    zeros[place] += number * 0.0f;
+  };
+  int64_t i = 0;
+  for (; i + kSideBySide <= size; i += kSideBySide) {
+    for (int64_t place = 0; place < kSideBySide; ++place) {
+      add(place, from[i + place]);
+    }
+  }
+  for (; i < size; ++i) {
+    add(0, from[i]);
+  }
   float most = 0, not_finite = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    most = std::max(most, std::fabs(from[i]));
-    not_finite += from[i] * 0.0f;
+  for (int64_t place = 0; place < kSideBySide; ++place) {
+    most = std::max(most, largest[place]);
+    not_finite += zeros[place];
   }
   const float inverse = most > 0 ? kMostByte / most : 0, scale = most / kMostByte + not_finite;
-  for (int64_t i = 0; i < size; ++i) {
-    const float rounded = std::nearbyintf(from[i] * inverse);
-    to[i] = static_cast<int8_t>(std::clamp(rounded, -kMostByte, kMostByte));
+  for (i = 0; i < size; ++i) {
+    const float limited = std::min(std::max(rounded(from[i] * inverse), -kMostByte), kMostByte);
+    to[i] = static_cast<int8_t>(static_cast<int32_t>(limited));
   }
   std::memcpy(to + size, &scale, sizeof scale);
 }
