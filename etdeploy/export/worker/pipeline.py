@@ -537,8 +537,7 @@ def _evaluated(
 
     def compute() -> tuple[dict[str, Outputs], EvaluatedTexts]:
         if language.eager:
-            # The process that computes it has the original weights until then, and this one is
-            # about to have the quantized ones as floats.
+            # Which another process may still compute: this one would take its processor.
             language.eager.gave()
         with dequantized_by_rows(keep_small=loaded.files is None):
             outputs = {name: model.outputs() for name, model in models.items()}

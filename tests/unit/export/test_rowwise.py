@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,10 @@ def test_other_operators_see_floats() -> None:
     assert torch.equal(weight.float().unflatten(1, (-1, 32)), floats.unflatten(1, (-1, 32)))
     assert torch.equal(weight * 2, floats * 2)
     assert torch.equal(torch.cat([weight, floats]), torch.cat([floats, floats]))
+    inputs = torch.randn(5, 64)
+    torch.testing.assert_close(
+        torch.nn.functional.linear(input=inputs, weight=weight), inputs @ floats.T
+    )
     table = torch.nn.Embedding(10, 64, _weight=torch.nn.Parameter(weight, requires_grad=False))
     tokens = torch.tensor([[3, 0], [7, 3]])
     assert torch.equal(table(tokens), floats[tokens])
@@ -83,6 +88,14 @@ def test_a_weight_that_is_computed_is_not_changed_in_place() -> None:
     with pytest.raises(TypeError, match=r"mul_.* would change a weight"):
         weight.mul_(2)
     torch.empty(10, 64).copy_(weight)
+
+
+def test_a_copy_of_a_module_shares_what_is_stored() -> None:
+    layer = _layer(_half())
+    copied = copy.deepcopy(torch.nn.ModuleList([layer, layer]))
+    assert copied[0].weight is copied[1].weight is not layer.weight
+    assert isinstance(copied[0].weight, torch.nn.Parameter)
+    assert copied[0].weight.stored is layer.weight.stored
 
 
 def test_floats_of_tied_weights_are_made_once() -> None:

@@ -99,9 +99,17 @@ class RowwiseWeight(torch.Tensor):  # type: ignore[misc]
             buffer = _local.buffer = torch.empty(max(_AT_ONCE, stored.numel()))
         return self._computed(rows, buffer[: stored.numel()].view(stored.shape).copy_(stored))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """The copy shares what is stored, since nothing changes it."""
+        made = RowwiseWeight(self.stored, self.scales, self.zeros)
+        parameter = isinstance(self, torch.nn.Parameter)
+        memo[id(self)] = torch.nn.Parameter(made, requires_grad=False) if parameter else made
+        return memo[id(self)]
+
     @classmethod
     def __torch_function__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.linear and isinstance(args[1], RowwiseWeight):
+        multiplies = func is torch.nn.functional.linear and len(args) > 1
+        if multiplies and isinstance(args[1], RowwiseWeight):
             return _linear(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
