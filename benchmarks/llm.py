@@ -467,7 +467,8 @@ def compare_caches(chosen: argparse.Namespace, folder: Path) -> None:
         for name in chosen.caches:
             share = planned[name] / planned["float32"]
             print(f"context {context}, {name}: {planned[name] / 1e6:.1f} MB kept, {share:.3f} x")
-        for tokens, position, what in points_of(chosen):
+        points = [each for each in points_of(chosen) if sum(each[:2]) <= context]
+        for tokens, position, what in points:
             steps = {
                 name: lambda p=program, t=tokens, at=position: p.call(t, at)
                 for name, program in programs.items()
