@@ -83,7 +83,8 @@ class RowwiseWeight(torch.Tensor):  # type: ignore[misc]
         def computed(span: tuple[int, int]) -> list[Made]:
             begin, end = span
             parts = [slice(at, min(at + step, end)) for at in range(begin, end, step)]
-            return [compute(part, self._in_buffer(part)) for part in parts]
+            with torch.no_grad():  # which each thread has to itself
+                return [compute(part, self._in_buffer(part)) for part in parts]
 
         threads = min(torch.get_num_threads(), -(-rows // step))
         bounds = [rows * number // threads for number in range(threads + 1)]
