@@ -189,8 +189,12 @@ _BINARY = ("state_dict", "constants", "example_inputs")
 # Of a copy, `from_node` and `torch_fn` name nodes of the layer that it is copied from. Nothing is
 # trained, and not all layers have the same `requires_grad`.
 _OF_TEMPLATE = ("from_node", "torch_fn", "requires_grad")
-# The object's own number, and a buffer that no node reads, which ExecuTorch drops as it lowers.
-_UNREAD = ("export_graph_id", "model.model.rotary_emb.original_inv_freq")
+# The number of the object, and of the traced program a buffer that no node reads, which ExecuTorch
+# drops as it lowers.
+_UNREAD = (
+    "/export_graph_id",
+    "/exported_program_constants/model.model.rotary_emb.original_inv_freq",
+)
 
 
 def _part(name: str, content: bytes) -> Any:
@@ -221,7 +225,7 @@ def _renamed(program: dict[str, Any]) -> Any:
 def _differing(one: Any, other: Any, path: str = "") -> Iterator[str]:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for key in {**one, **other}:
-            if key not in (*_OF_TEMPLATE, *_UNREAD):
+            if key not in _OF_TEMPLATE and f"{path}/{key}" not in _UNREAD:
                 yield from _differing(one.get(key), other.get(key), f"{path}/{key}")
     elif type(one) is type(other) in (list, tuple) and len(one) == len(other):
         for index, (a, b) in enumerate(zip(one, other, strict=True)):

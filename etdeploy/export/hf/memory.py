@@ -37,7 +37,7 @@ _FLOAT_BYTES = 4
 # Of the weights as floats, in memory: at the peak; of a quantized model while it is evaluated with
 # both, and while it is lowered.
 _COPIES, _EVALUATED_COPIES, _LOWERED_COPIES = 3.0, 1.5, 0.95
-# Of a weight that is made a float where it is used: quantized, packed, and in the program.
+# Of a weight whose floats are computed by rows: quantized, packed, and in the program.
 _ROWWISE_BYTES = 2.05
 # The same in files.
 _DISK_BYTES = 2.0
@@ -103,8 +103,8 @@ class MemoryForecast:
         free, expected = size(self.machine.free_bytes), size(self.expected_bytes)
         if self.maps:
             yield (
-                "The quantized weights stay in files during the export: in memory it would take "
-                f"{size(self.held_bytes)}, and {free} were free. "
+                "The quantized weights stay in files during the export: with them in memory, it "
+                f"would take {size(self.held_bytes)}, and {free} were free. "
                 f"It is expected to take {expected}."
             )
         if self.expected_bytes > self.machine.free_bytes:
@@ -264,7 +264,7 @@ def memory_refusal(forecast: MemoryForecast | None, folder: Path) -> ConfigProbl
     if min(forecast.least_bytes, mapped or forecast.least_bytes) <= total:
         return None
     if mapped:
-        what = f"the export needs about {size(mapped)} of memory, with the weights in files,"
+        what = f"the export needs about {size(mapped)} of memory, with quantized weights in files,"
         remedy = "Export it on a larger machine, or name a smaller model or context."
     else:
         what = (
@@ -273,7 +273,7 @@ def memory_refusal(forecast: MemoryForecast | None, folder: Path) -> ConfigProbl
         )
         remedy = (
             "Export it on a larger machine, or name a smaller model or context. With\n"
-            f"--set export.quantization={LINEAR_SCHEMES[0]} the weights can stay in files."
+            f"--set export.quantization={LINEAR_SCHEMES[0]} quantized weights can stay in files."
         )
     return ConfigProblem(f"{what} and this machine has {size(total)}", remedy, place=str(folder))
 

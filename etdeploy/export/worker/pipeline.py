@@ -61,8 +61,8 @@ from etdeploy.export.worker.lowering.stored import StoredWeight
 from etdeploy.export.worker.lowering.weight_files import (
     WeightFiles,
     data_held_once,
-    return_unused_memory,
     temporary_files,
+    trim_heap,
 )
 from etdeploy.export.worker.lowering.weights import shared_weight_bytes
 from etdeploy.export.worker.result import (
@@ -355,7 +355,7 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         models = _quantized(spec, sources, run, log, weights, start, compares=not evaluates)
         models = _with_sensitivity(spec, _with_noise(spec, models, sources), sources, steps)
     if language:
-        return_unused_memory()  # before another process is forked, and what lowering takes
+        trim_heap()  # before another process is forked, and the model is lowered
     evaluated = _evaluated(spec, language, models, steps)
 
     def trace_all(around: Around = lambda _: nullcontext()) -> dict[str, Traced]:
@@ -537,7 +537,7 @@ def _evaluated(
 
     def compute() -> tuple[dict[str, Outputs], EvaluatedTexts]:
         if language.eager:
-            # Which another process may still compute: this one would take its processor.
+            # Another process may still compute that, and two would compete for the processor.
             language.eager.gave()
         with dequantized_by_rows(keep_small=loaded.files is None):
             outputs = {name: model.outputs() for name, model in models.items()}

@@ -50,7 +50,7 @@ from etdeploy.export.worker.language.tokenizer import (
 )
 from etdeploy.export.worker.lowering.rowwise import mapped_state
 from etdeploy.export.worker.lowering.stored import StoredWeight
-from etdeploy.export.worker.lowering.weight_files import WeightFiles, return_freed_memory
+from etdeploy.export.worker.lowering.weight_files import WeightFiles, return_large_blocks
 from etdeploy.export.worker.tasks.inputs import Processor, load_processor
 from etdeploy.recipe.hub_cache import CONFIG, read_object
 from etdeploy.recipe.tasks import TASKS, has_encoder
@@ -134,7 +134,7 @@ def load_model(spec: ExportSpec, tell: Tell, files: WeightFiles | None = None) -
     quantized = read_prequantized(read_object(folder / CONFIG), checkpoint_tensors(folder))
     state, stored = _state(spec, folder, quantized)
     files = _taken(spec, files, memory)
-    return_freed_memory(scarce=files is not None)
+    return_large_blocks(scarce=files is not None)
     model, unused = _eager(spec, folder, state, remote_code=spec.hf.remote_code)
     if not stored and spec.quantization in GROUPED_SCHEMES:
         stored = weights_on_grid(model, files)
@@ -190,8 +190,8 @@ def _taken(
     if free < memory.disk_bytes:
         raise fail(
             "memory",
-            f"memory does not hold the weights of {spec.source}, and files with them need about "
-            f"{size(memory.disk_bytes)}: {disk} has {size(free)}",
+            f"memory does not hold the quantized weights of {spec.source}; files with them need "
+            f"about {size(memory.disk_bytes)}: {disk} has {size(free)}",
             remedy=f"Make room there, or choose another disk: export {CACHE_VARIABLE}=FOLDER",
         )
     return files

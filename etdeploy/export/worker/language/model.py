@@ -97,7 +97,6 @@ from etdeploy.export.worker.language.vision_language import (
 )
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.quantize import with_float_weights
-from etdeploy.export.worker.lowering.rowwise import dequantized_by_rows
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.tasks.inputs import Processor
 from etdeploy.export.worker.tracing.structure import ExampleInputs
@@ -693,11 +692,7 @@ def _quantized_texts(
     """Begins texts with the quantized model, in the block."""
     if in_place:
         attention, model = eager.exported or eager.attention, loaded.model
-        with (
-            own_attention(model, attention),
-            dequantized_by_rows(keep_small=loaded.files is None),
-            _using_idle_threads(model),
-        ):
+        with own_attention(model, attention), _using_idle_threads(model):
             yield lambda: eager.forward(model)
         return
     with caches_restored(modules):

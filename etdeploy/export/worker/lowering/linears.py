@@ -255,14 +255,14 @@ def _scaled(
     """What layers are given after AWQ, if anything gives logits, and sentences for the user."""
     if activations.logits is None:
         return activations, ()
-    if files and not deferred:
-        return activations, ("AWQ scaled nothing, since the weights stay in files.",)
     model = next(iter(sources.values())).module.model
     sizes = ((id(each.module), wishes[each.name].group_size) for each in layers)
     names = {name: module for name, module in model.named_modules() if name in known}
     groups = {key: size for key, size in sizes if size}
     if not groups:
         return activations, ()
+    if files and not deferred:
+        return activations, ("AWQ scaled nothing, since memory does not hold scaled weights.",)
     found, note = scale_inputs(model, groups, list(names.values()), activations, deferred)
     return found, (note,)
 
