@@ -166,16 +166,16 @@ ETDEPLOY_INLINE void score(const Attention& a, const float* queries, int64_t row
     dot_products<LANES>(queries, keys, rows, count, a.key_size, scores, kBlock);
     return;
   }
+  transpose(keys, count, a.key_size, transposed, kBlock);
+  const int64_t columns = (count + LANES - 1) / LANES * LANES;
   for (int64_t i = 0; i < a.key_size; ++i) {
-    float* const row = transposed + i * kBlock;
-    for (int64_t j = 0; j < count; ++j) {
-      row[j] = keys.data[j * keys.stride + i];
-    }
     // Nobody sees these; they are only computed with the others.
-    std::fill(row + count, row + kBlock, 0.0f);
+    std::fill(transposed + i * kBlock + count, transposed + i * kBlock + columns, 0.0f);
   }
-  std::fill(scores, scores + rows * kBlock, 0.0f);
-  add_product<LANES>(Rows{queries, a.key_size}, Rows{transposed, kBlock}, rows, a.key_size, kBlock,
+  for (int64_t row = 0; row < rows; ++row) {
+    std::fill(scores + row * kBlock, scores + row * kBlock + columns, 0.0f);
+  }
+  add_product<LANES>(Rows{queries, a.key_size}, Rows{transposed, kBlock}, rows, a.key_size, columns,
                      scores, kBlock);
 }
 

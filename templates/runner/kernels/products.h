@@ -53,17 +53,19 @@ ETDEPLOY_INLINE void add_tile(Rows a, RowsOf<Element> b, int64_t depth, float* c
   }
 }
 
-template <int LANES, int ROWS, typename Element>
+// AVX2 has 16 registers, AVX-512 and NEON 32.
+template <int LANES>
+constexpr int kWide = LANES == 8 ? 2 : 4;
+
+template <int LANES, int ROWS, int WIDE = kWide<LANES>, typename Element>
 ETDEPLOY_INLINE void add_strip(Rows a, RowsOf<Element> b, int64_t depth, int64_t columns, float* c,
                                int64_t stride) {
-  // AVX2 has 16 registers, AVX-512 and NEON 32.
-  constexpr int WIDE = LANES == 8 ? 2 : 4;
-  int64_t j = 0;
-  for (; j + WIDE * LANES <= columns; j += WIDE * LANES) {
-    add_tile<LANES, ROWS, WIDE>(a, b.from(0, j), depth, c + j, stride);
+  for (; columns >= WIDE * LANES; columns -= WIDE * LANES, b = b.from(0, WIDE * LANES),
+                                  c += WIDE * LANES) {
+    add_tile<LANES, ROWS, WIDE>(a, b, depth, c, stride);
   }
-  for (; j < columns; j += LANES) {
-    add_tile<LANES, ROWS, 1>(a, b.from(0, j), depth, c + j, stride);
+  if constexpr (WIDE > 1) { // one vector alone would wait for each of its sums
+    add_strip<LANES, ROWS, WIDE / 2>(a, b, depth, columns, c, stride);
   }
 }
 
@@ -80,6 +82,35 @@ ETDEPLOY_INLINE void add_product(Rows a, RowsOf<Element> b, int64_t rows, int64_
     add_strip<LANES, 2>(a, b, depth, columns, c, stride);
   } else if (rows == 1) {
     add_strip<LANES, 1>(a, b, depth, columns, c, stride);
+  }
+}
+
+// Four rows of four columns of `from` become four columns of four rows.
+ETDEPLOY_INLINE void transpose_tile(Rows from, float* to, int64_t stride) {
+  Floats<4> row[4], column[4];
+  ETDEPLOY_UNROLL
+  for (int r = 0; r < 4; ++r) {
+    load<4>(row[r], from.data + r * from.stride);
+  }
+  transpose(row, column);
+  ETDEPLOY_UNROLL
+  for (int r = 0; r < 4; ++r) {
+    store<4>(to + r * stride, column[r]);
+  }
+}
+
+// The columns of `rows` rows become rows.
+ETDEPLOY_INLINE void transpose(Rows from, int64_t rows, int64_t columns, float* to, int64_t stride) {
+  const int64_t tiled_rows = rows / 4 * 4, tiled_columns = columns / 4 * 4;
+  for (int64_t i = 0; i < tiled_columns; i += 4) {
+    for (int64_t j = 0; j < tiled_rows; j += 4) {
+      transpose_tile(from.from(j, i), to + i * stride + j, stride);
+    }
+  }
+  for (int64_t i = 0; i < columns; ++i) {
+    for (int64_t j = i < tiled_columns ? tiled_rows : 0; j < rows; ++j) {
+      to[i * stride + j] = from.data[j * from.stride + i];
+    }
   }
 }
 
@@ -105,9 +136,13 @@ ETDEPLOY_INLINE void dot_tile(const float* a, RowsOf<Element> b, int64_t depth, 
   }
   ETDEPLOY_UNROLL
   for (int r = 0; r < ROWS; ++r) {
-    ETDEPLOY_UNROLL
-    for (int k = 0; k < KEYS; ++k) {
-      c[r * stride + k] = sum<LANES>(sums[r][k]);
+    if constexpr (KEYS == 4) {
+      sums_of_four<LANES>(sums[r], c + r * stride);
+    } else {
+      ETDEPLOY_UNROLL
+      for (int k = 0; k < KEYS; ++k) {
+        c[r * stride + k] = sum<LANES>(sums[r][k]);
+      }
     }
   }
 }

@@ -6,6 +6,7 @@
 // complex numbers: (a, b) becomes (a cos - b sin, b cos + a sin).
 #include "registration.h"
 #include "threads.h"
+#include "vectors.h"
 
 namespace etdeploy {
 namespace {
@@ -13,11 +14,19 @@ namespace {
 // Elements below which other threads wake up for nothing.
 constexpr int64_t kElements = 1 << 15;
 
+// LANES divides a half. As a loop over floats, compilers leave it so: rows might overlap.
+template <int LANES>
 void rotate_row(const float* x, const float* cos, const float* sin, int64_t half, float* out) {
-  for (int64_t i = 0; i < half; ++i) {
-    const float a = x[i], b = x[half + i];
-    out[i] = a * cos[i] - b * sin[i];
-    out[half + i] = b * cos[half + i] + a * sin[half + i];
+  for (int64_t i = 0; i < half; i += LANES) {
+    Floats<LANES> a, b, cos_a, cos_b, sin_a, sin_b;
+    load<LANES>(a, x + i);
+    load<LANES>(b, x + half + i);
+    load<LANES>(cos_a, cos + i);
+    load<LANES>(cos_b, cos + half + i);
+    load<LANES>(sin_a, sin + i);
+    load<LANES>(sin_b, sin + half + i);
+    store<LANES>(out + i, a * cos_a - b * sin_a);
+    store<LANES>(out + half + i, b * cos_b + a * sin_b);
   }
 }
 
@@ -38,10 +47,11 @@ void rotate_out(KernelRuntimeContext& context, Span<EValue*> stack) {
   const float* const from = x.const_data_ptr<float>();
   const float *const c = cos.const_data_ptr<float>(), *const s = sin.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
+  const auto rotate = size % 8 == 0 ? rotate_row<4> : rotate_row<1>;
   run(heads, heads * tokens * size >= kElements, [&](size_t head) {
     for (int64_t token = 0; token < tokens; ++token) {
       const int64_t row = (head * tokens + token) * size;
-      rotate_row(from + row, c + token * size, s + token * size, size / 2, to + row);
+      rotate(from + row, c + token * size, s + token * size, size / 2, to + row);
     }
   });
 }

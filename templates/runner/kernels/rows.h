@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
+#include "vectors.h"
 
 namespace etdeploy {
 
@@ -131,60 +129,93 @@ unpack_halves<8>(const uint16_t* from, int64_t stride, int64_t count, int64_t si
 }
 #endif
 
-// The nearest whole number, of two the even one. Without SSE 4.1, nearbyintf is a function call;
-// but a float of 2^23 has no fraction, and without fused products, the sum is rounded alone.
-inline float rounded(float number) {
-#if defined(__x86_64__) && !defined(__SSE4_1__)
-  constexpr float kNoFraction = 0x1.8p23f;
-  return (number + kNoFraction) - kNoFraction;
-#else
-  return std::nearbyintf(number);
+// The nearest whole numbers, of two the even one, as bytes; beyond the range of these, the nearest
+// byte but -128.
+inline void round_to_bytes(const float* from, int64_t size, float inverse, int8_t* to) {
+  int64_t i = 0;
+#if defined(__x86_64__)
+  const __m128 scale = _mm_set1_ps(inverse), most = _mm_set1_ps(kMostByte);
+  const __m128 least = _mm_set1_ps(-kMostByte);
+  const auto four = [&](const float* numbers) {
+    const __m128 scaled = _mm_mul_ps(_mm_loadu_ps(numbers), scale);
+    return _mm_cvtps_epi32(_mm_min_ps(_mm_max_ps(scaled, least), most));
+  };
+  for (; i + 16 <= size; i += 16) {
+    const __m128i low = _mm_packs_epi32(four(from + i), four(from + i + 4));
+    const __m128i high = _mm_packs_epi32(four(from + i + 8), four(from + i + 12));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm_packs_epi16(low, high));
+  }
+#elif defined(__aarch64__)
+  const auto four = [&](const float* numbers) {
+    const float32x4_t scaled = vmulq_n_f32(vld1q_f32(numbers), inverse);
+    return vcvtnq_s32_f32(vminq_f32(vmaxq_f32(scaled, vdupq_n_f32(-kMostByte)), vdupq_n_f32(kMostByte)));
+  };
+  for (; i + 16 <= size; i += 16) {
+    const int16x8_t low = vcombine_s16(vmovn_s32(four(from + i)), vmovn_s32(four(from + i + 4)));
+    const int16x8_t high = vcombine_s16(vmovn_s32(four(from + i + 8)), vmovn_s32(four(from + i + 12)));
+    vst1q_s8(to + i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+  }
 #endif
+  for (; i < size; ++i) {
+    const float limited = std::min(std::max(std::nearbyintf(from[i] * inverse), -kMostByte), kMostByte);
+    to[i] = static_cast<int8_t>(static_cast<int32_t>(limited));
+  }
 }
-
-// Numbers that are compared side by side: compilers keep the order of a single maximum.
-constexpr int64_t kSideBySide = 8;
 
 // A row of bytes and its scale, which is NaN if an element is infinite or NaN.
 inline void pack_bytes(const float* from, int64_t size, int8_t* to) {
-  float largest[kSideBySide] = {}, zeros[kSideBySide] = {};
-  const auto add = [&](int64_t place, float number) {
-    const float magnitude = std::fabs(number);
-    largest[place] = magnitude > largest[place] ? magnitude : largest[place];
-    zeros[place] += number * 0.0f;
-  };
-  int64_t i = 0;
-  for (; i + kSideBySide <= size; i += kSideBySide) {
-    for (int64_t place = 0; place < kSideBySide; ++place) {
-      add(place, from[i + place]);
+  Floats<4> largest[2] = {}, zeros[2] = {};
+  float most = 0, not_finite = 0;
+  const int64_t paired = size / 8 * 8;
+  for (int64_t i = 0; i < paired; i += 8) {
+    for (int part = 0; part < 2; ++part) {
+      Floats<4> numbers;
+      load<4>(numbers, from + i + 4 * part);
+      zeros[part] += numbers * 0.0f;
+      absolute<4>(numbers);
+      largest[part] = numbers > largest[part] ? numbers : largest[part];
     }
   }
-  for (; i < size; ++i) {
-    add(0, from[i]);
+  for (int64_t i = paired; i < size; ++i) {
+    most = std::max(most, std::fabs(from[i]));
+    not_finite += from[i] * 0.0f;
   }
-  float most = 0, not_finite = 0;
-  for (int64_t place = 0; place < kSideBySide; ++place) {
-    most = std::max(most, largest[place]);
-    not_finite += zeros[place];
+  for (int part = 0; part < 2; ++part) {
+    most = std::max(most, greatest<4>(largest[part]));
+    not_finite += sum<4>(zeros[part]);
   }
   const float inverse = most > 0 ? kMostByte / most : 0, scale = most / kMostByte + not_finite;
-  for (i = 0; i < size; ++i) {
-    const float limited = std::min(std::max(rounded(from[i] * inverse), -kMostByte), kMostByte);
-    to[i] = static_cast<int8_t>(static_cast<int32_t>(limited));
-  }
+  round_to_bytes(from, size, inverse, to);
   std::memcpy(to + size, &scale, sizeof scale);
 }
 
-// A row of halves, each the nearest one; of two, that with an even fraction.
+// The nearest halves, in 32 bits each; of two, that with an even fraction.
+template <int LANES>
+ETDEPLOY_INLINE void round_to_halves(const float* from, typename Vector<LANES>::Ints& halves) {
+  using I = typename Vector<LANES>::Ints;
+  Floats<LANES> numbers;
+  load<LANES>(numbers, from);
+  const I signs = (I)numbers >> 16 & 0x8000;
+  absolute<LANES>(numbers);
+  numbers = numbers > kMostHalf ? kMostHalf - (Floats<LANES>){} : numbers;
+  // A half's exponent and fraction are those of a float of 2^-112 of it, in other places.
+  const I scaled = (I)(numbers * 0x1p-112f);
+  halves = ((scaled + 0xfff + (scaled >> 13 & 1)) >> 13 & 0x7fff) | signs;
+}
+
+// A row of halves, each the nearest one.
 inline void pack_halves(const float* from, int64_t size, uint16_t* to) {
-  for (int64_t i = 0; i < size; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, from + i, sizeof bits);
-    const float number = std::min(std::fabs(from[i]), kMostHalf) * 0x1p-112f;
-    uint32_t magnitude;
-    std::memcpy(&magnitude, &number, sizeof magnitude);
-    magnitude += 0xfff + ((magnitude >> 13) & 1);
-    to[i] = static_cast<uint16_t>((magnitude >> 13 & 0x7fff) | (bits >> 16 & 0x8000));
+  int64_t i = 0;
+  for (; i + 8 <= size; i += 8) {
+    Vector<4>::Ints parts[2];
+    round_to_halves<4>(from + i, parts[0]);
+    round_to_halves<4>(from + i + 4, parts[1]);
+    store_low_halves(to + i, parts);
+  }
+  for (; i < size; ++i) {
+    Vector<1>::Ints half;
+    round_to_halves<1>(from + i, half);
+    to[i] = static_cast<uint16_t>(half[0]);
   }
 }
 
