@@ -11,9 +11,6 @@
 namespace etdeploy {
 namespace {
 
-// Elements below which other threads wake up for nothing.
-constexpr int64_t kElements = 1 << 15;
-
 void pack_out(KernelRuntimeContext& context, Span<EValue*> stack) {
   const Tensor& x = stack[0]->toTensor();
   const int64_t bits = stack[1]->toInt();
@@ -27,13 +24,11 @@ void pack_out(KernelRuntimeContext& context, Span<EValue*> stack) {
   ET_KERNEL_CHECK(context, resized(out, {heads, tokens, packed}), InvalidArgument, );
   const float* const from = x.const_data_ptr<float>();
   void* const to = out.mutable_data_ptr();
-  run(heads, x.numel() >= kElements, [&](size_t head) {
-    for (size_t row = head * tokens; row < (head + 1) * tokens; ++row) {
-      if (format == Format::kByte) {
-        pack_bytes(from + row * size, size, static_cast<int8_t*>(to) + row * packed);
-      } else {
-        pack_halves(from + row * size, size, static_cast<uint16_t*>(to) + row * packed);
-      }
+  run_rows(heads * tokens, size, [&](size_t row) {
+    if (format == Format::kByte) {
+      pack_bytes(from + row * size, size, static_cast<int8_t*>(to) + row * packed);
+    } else {
+      pack_halves(from + row * size, size, static_cast<uint16_t*>(to) + row * packed);
     }
   });
 }

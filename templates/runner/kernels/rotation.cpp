@@ -11,9 +11,6 @@
 namespace etdeploy {
 namespace {
 
-// Elements below which other threads wake up for nothing.
-constexpr int64_t kElements = 1 << 15;
-
 // LANES divides a half. As a loop over floats, compilers leave it so: rows might overlap.
 template <int LANES>
 void rotate_row(const float* x, const float* cos, const float* sin, int64_t half, float* out) {
@@ -48,11 +45,9 @@ void rotate_out(KernelRuntimeContext& context, Span<EValue*> stack) {
   const float *const c = cos.const_data_ptr<float>(), *const s = sin.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
   const auto rotate = size % 8 == 0 ? rotate_row<4> : rotate_row<1>;
-  run(heads, heads * tokens * size >= kElements, [&](size_t head) {
-    for (int64_t token = 0; token < tokens; ++token) {
-      const int64_t row = (head * tokens + token) * size;
-      rotate(from + row, c + token * size, s + token * size, size / 2, to + row);
-    }
+  run_rows(heads * tokens, size, [&](size_t row) {
+    const size_t token = row % tokens;
+    rotate(from + row * size, c + token * size, s + token * size, size / 2, to + row * size);
   });
 }
 

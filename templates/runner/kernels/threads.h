@@ -1,6 +1,7 @@
 // Work of a kernel on the threads of ExecuTorch's pool, where the runner has it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #ifdef HAS_threadpool
@@ -31,6 +32,18 @@ void run(size_t count, [[maybe_unused]] bool threads, const Work& work) {
   for (size_t i = 0; i < count; ++i) {
     work(i);
   }
+}
+
+// Calls work(row) for each of `rows` rows of `size` numbers.
+template <typename Work>
+void run_rows(size_t rows, size_t size, const Work& work) {
+  // Numbers below which other threads wake up for nothing, and rows of a part.
+  constexpr size_t kNumbers = 1 << 13, kRows = 32;
+  run((rows + kRows - 1) / kRows, rows * size >= kNumbers, [&](size_t part) {
+    for (size_t row = part * kRows; row < std::min((part + 1) * kRows, rows); ++row) {
+      work(row);
+    }
+  });
 }
 
 } // namespace etdeploy
