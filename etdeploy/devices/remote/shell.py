@@ -315,11 +315,11 @@ class ShellSession:
         """Says a line to the script that was begun last."""
         self._persistent.write_lines(line, activity)
 
-    def read_line(self, begun: PushScript) -> str:
-        """The next line that a script prints."""
+    def read_line(self, begun: PushScript, activity: str | None = None) -> str:
+        """The next line that a script prints; the activity is the script's if none is given."""
         while self._waiting[0] is not begun:
             self._wait_for_first()
-        return self._persistent.read_reply(begun.activity, begun.idle_s)
+        return self._persistent.read_reply(activity or begun.activity, begun.idle_s)
 
     def wait(self, through: PushScript | None = None) -> None:
         """Waits for all scripts that were begun, or for those up to one of them."""
