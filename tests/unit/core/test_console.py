@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,10 +41,13 @@ def test_running_tasks_take_one_line_each_in_a_terminal_of_any_width(
 ) -> None:
     from rich.console import Console
 
+    now_s = 40.0
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: now_s))
     with console.TaskDisplay(live=False) as display:
         display.start("export")
         display.advance("export", "compiling the runner, step 12 of 340 [bold]", 0.5)
         display.start("a-name-that-is-long")
+        now_s += 3
         with (terminal := Console(width=columns)).capture() as shown:
             terminal.print(display._render(columns))
     lines = shown.get().splitlines()
@@ -52,7 +56,7 @@ def test_running_tasks_take_one_line_each_in_a_terminal_of_any_width(
     assert lines[0].startswith("export ")
     assert ("50%" in lines[0]) == (columns == 40)
     assert ("step 12 of 340 [bold]" in lines[0]) == (columns == 100)
-    assert all(line.rstrip().endswith("0 s") for line in lines)
+    assert all(line.rstrip().endswith(" 3 s") for line in lines)
 
 
 def test_on_a_terminal_finished_tasks_stay_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
