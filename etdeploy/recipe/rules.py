@@ -435,8 +435,8 @@ def _window_findings(
 ) -> Iterator[RecipeFinding]:
     """Sinks are beside a window, and a backend with a static cache has no window with another.
 
-    ExecuTorch 1.5.1's passes for QNN fail at the places of a window: a constant is used before it
-    is defined.
+    ExecuTorch 1.5.1's passes for QNN fail at the remainder of a position in a window: a constant is
+    used before it is defined.
     """
     window, sinks = generation.get("window"), generation.get("sinks")
     if window is None:
