@@ -53,7 +53,7 @@ ETDEPLOY_INLINE void add_tile(Rows a, RowsOf<Element> b, int64_t depth, float* c
   }
 }
 
-// AVX2 has 16 registers, AVX-512 and NEON 32.
+// Vectors of a tile's row: AVX2 has 16 registers, AVX-512 and NEON 32.
 template <int LANES>
 constexpr int kWide = LANES == 8 ? 2 : 4;
 

@@ -11,7 +11,7 @@
 namespace etdeploy {
 namespace {
 
-// LANES divides a half. As a loop over floats, compilers leave it so: rows might overlap.
+// LANES divides `half`. Compilers do not vectorize a loop over floats here, since rows might overlap.
 template <int LANES>
 void rotate_row(const float* x, const float* cos, const float* sin, int64_t half, float* out) {
   for (int64_t i = 0; i < half; i += LANES) {
