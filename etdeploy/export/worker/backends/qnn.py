@@ -306,6 +306,8 @@ def check_supported(source: MethodSource, traced: torch.export.ExportedProgram) 
         name = getattr(node.target, "__name__", None)
         if isinstance(node.target, torch._ops.HigherOrderOperator) and name in _CONTROL_FLOW:
             raise _control_flow(node, name)
+        if _divides_integers(node):
+            raise _integer_remainder(node)
     for name, value in _stored(source, traced):
         if _is_wide(value):
             raise fail(
@@ -341,6 +343,27 @@ def _control_flow(node: torch.fx.Node, name: str) -> WorkerError:
         f"the model decides as it runs what it computes ({name}), which a QNN program cannot",
         remedy="Compute both branches, and choose with torch.where; write a loop out. Or\n"
         f"{_OTHER}",
+    )
+
+
+def _divides_integers(node: torch.fx.Node) -> bool:
+    overload = getattr(node.target, "overloadpacket", None)
+    given = node.meta.get("val")
+    return (
+        overload is torch.ops.aten.remainder
+        and isinstance(given, torch.Tensor)
+        and not given.is_floating_point()
+    )
+
+
+def _integer_remainder(node: torch.fx.Node) -> WorkerError:
+    """ExecuTorch 1.5.1's pass DecomposeRemainder leaves a constant before its definition."""
+    return failure_of_node(
+        node,
+        "lowering",
+        "the model computes a remainder of integers, and ExecuTorch's passes for QNN fail at it",
+        remedy="Compute it in floats: torch.remainder(x.float(), y)\nA language model with sliding "
+        f"windows needs the static cache: --set export.generation.path=auto\nOr: {_OTHER}",
     )
 
 

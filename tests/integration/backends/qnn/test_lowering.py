@@ -36,6 +36,7 @@ _RANK = "the HTP's compiler: incorrect Rank 6"
 # Models that single tests are about, and the others that every change lowers.
 _ALWAYS = {
     "large_mask", "deep_stack", "rank", "plain", "all_doubles", "packed_heads", "attention",
+    "remainder_of_floats",
 }  # fmt: skip
 _SMOKE = ("plain", "rank", "bytes", "indices", "constant", "state", "no_kernel")
 
@@ -145,6 +146,7 @@ def test_a_model_that_the_htp_takes_nothing_of(lowered: Lowered) -> None:
         ("branch", "lowering", None, "(cond)"),
         ("wide", "lowering", None, "example input 0"),
         ("divides", "operator", "aten::floor_divide", "//"),
+        ("remainder", "lowering", None, "remainder of integers"),
     ],
 )
 def test_what_cannot_be_lowered_is_refused(
@@ -161,6 +163,10 @@ def test_heads_that_cannot_be_split_are_named_with_their_line(lowered: Lowered) 
     assert failure["line"] == _line("heads = torch.softmax(")
     assert not lacks(failure["message"], "attention in 0 into single heads", "no linear layer", "4")
     assert "--set export.options.mha2sha=never" in failure["remedy"]
+
+
+def test_a_remainder_of_floats_is_lowered(lowered: Lowered) -> None:
+    assert "failure" not in lowered.models["remainder_of_floats"]
 
 
 def test_what_the_compiler_prints_about_a_failure_is_understood(lowered: Lowered) -> None:
