@@ -146,7 +146,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
         {"input": {1: torch.export.Dim("rows", min=2, max=8)}},
     ),
     "remainder": lambda: _example(lambda _, x: x % 3 + 1, torch.arange(8)),
-    "remainder_of_floats": lambda: _example(lambda model, x: model.linear(x) % 3),
+    "remainders": lambda: _example(lambda model, x: model.linear(x) % 3 + torch.arange(16) % 3),
     "divides": lambda: _example(lambda _, x: x // 2, torch.arange(8)),
     "no_kernel": lambda: _example(lambda model, x: torch.cumprod(model.linear(x), 1)),
     "attention": _attention,

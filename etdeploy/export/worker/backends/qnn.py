@@ -28,7 +28,11 @@ from etdeploy.export.worker.backends.qnn_quantization import htp_quantizer
 from etdeploy.export.worker.failures import WorkerError, fail
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.rewrites.base import Log, Writer
-from etdeploy.export.worker.rewrites.constants import folded_constants, makes_constant
+from etdeploy.export.worker.rewrites.constants import (
+    depends_on_inputs,
+    folded_constants,
+    makes_constant,
+)
 from etdeploy.export.worker.tracing.dims import dynamic_symbols
 from etdeploy.export.worker.tracing.structure import ExampleInputs, leaves
 from etdeploy.export.worker.tracing.trace import failure_of_node
@@ -302,11 +306,12 @@ def check_supported(source: MethodSource, traced: torch.export.ExportedProgram) 
     """Ends the export of a model that the HTP cannot run, before it is compiled."""
     if symbols := dynamic_symbols(traced):
         raise _dynamic(source, symbols)
+    fed = depends_on_inputs(traced)
     for node in traced.graph.nodes:
         name = getattr(node.target, "__name__", None)
         if isinstance(node.target, torch._ops.HigherOrderOperator) and name in _CONTROL_FLOW:
             raise _control_flow(node, name)
-        if _divides_integers(node):
+        if node in fed and _divides_integers(node):
             raise _integer_remainder(node)
     for name, value in _stored(source, traced):
         if _is_wide(value):

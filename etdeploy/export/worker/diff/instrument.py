@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.failures import fail
 from etdeploy.export.worker.lowering.overrides import path_in_model
 from etdeploy.export.worker.rewrites.base import REWRITE
+from etdeploy.export.worker.rewrites.constants import depends_on_inputs
 from etdeploy.export.worker.rewrites.order import copied_program
 from etdeploy.export.worker.tracing.trace import stack_line
 
@@ -83,23 +84,6 @@ def is_of_quantization(node: Node) -> bool:
     named = operator_of(node)
     source = node.args[0] if named == "getitem" else node
     return isinstance(source, Node) and operator_of(source).startswith(_OF_QUANTIZATION)
-
-
-def depends_on_inputs(program: torch.export.ExportedProgram) -> set[Node]:
-    """The nodes whose values are not constants of the program."""
-    signature = program.graph_signature
-    given = {*signature.user_inputs, *_mutated_buffers(program)}
-    fed: set[Node] = set()
-    for node in program.graph.nodes:
-        if node.name in given or any(each in fed for each in node.all_input_nodes):
-            fed.add(node)
-    return fed
-
-
-def _mutated_buffers(program: torch.export.ExportedProgram) -> Iterator[str]:
-    signature = program.graph_signature
-    written = set(signature.buffers_to_mutate.values())
-    yield from (p for p, name in signature.inputs_to_buffers.items() if name in written)
 
 
 def operator_of(node: Node) -> str:

@@ -14,13 +14,13 @@ from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.diff.instrument import (
     Observable,
     bound_constants,
-    depends_on_inputs,
     described,
     is_float,
     observables,
     results,
 )
 from etdeploy.export.worker.rewrites.base import REWRITE
+from etdeploy.export.worker.rewrites.constants import depends_on_inputs
 from etdeploy.export.worker.tracing.tensors import Values
 
 # Rewrites compute sums in another order: of float32, some thousand units in the last place.

@@ -6,6 +6,7 @@ constants: a program must not grow by a mask that a few operators make.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -66,6 +67,23 @@ def folded_constants(program: Program, log: RewriteLog, most_bytes: int = _MOST_
     for _ in range(before - len(program.graph.nodes)):
         log.applied()
     program.graph_module.recompile()
+
+
+def depends_on_inputs(program: Program) -> set[torch.fx.Node]:
+    """The nodes whose values are not constants of the program."""
+    signature = program.graph_signature
+    given = {*signature.user_inputs, *_mutated_buffers(program)}
+    fed: set[torch.fx.Node] = set()
+    for node in program.graph.nodes:
+        if node.name in given or any(each in fed for each in node.all_input_nodes):
+            fed.add(node)
+    return fed
+
+
+def _mutated_buffers(program: Program) -> Iterator[str]:
+    signature = program.graph_signature
+    written = set(signature.buffers_to_mutate.values())
+    yield from (p for p, name in signature.inputs_to_buffers.items() if name in written)
 
 
 def makes_constant(node: torch.fx.Node) -> bool:

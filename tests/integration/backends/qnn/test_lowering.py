@@ -36,7 +36,7 @@ _RANK = "the HTP's compiler: incorrect Rank 6"
 # Models that single tests are about, and the others that every change lowers.
 _ALWAYS = {
     "large_mask", "deep_stack", "rank", "plain", "all_doubles", "packed_heads", "attention",
-    "remainder_of_floats",
+    "remainders",
 }  # fmt: skip
 _SMOKE = ("plain", "rank", "bytes", "indices", "constant", "state", "no_kernel")
 
@@ -165,8 +165,8 @@ def test_heads_that_cannot_be_split_are_named_with_their_line(lowered: Lowered) 
     assert "--set export.options.mha2sha=never" in failure["remedy"]
 
 
-def test_a_remainder_of_floats_is_lowered(lowered: Lowered) -> None:
-    assert "failure" not in lowered.models["remainder_of_floats"]
+def test_remainders_of_floats_and_constants_are_lowered(lowered: Lowered) -> None:
+    assert "failure" not in lowered.models["remainders"]
 
 
 def test_what_the_compiler_prints_about_a_failure_is_understood(lowered: Lowered) -> None:
