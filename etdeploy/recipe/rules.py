@@ -433,7 +433,7 @@ def _cache_findings(
 def _window_findings(
     backend: Backend | None, generation: Mapping[str, Any]
 ) -> Iterator[RecipeFinding]:
-    """Sinks are beside a window, and a backend with a static cache has no window with another.
+    """Sinks need a window, and a backend with a static cache takes none, whatever the path.
 
     ExecuTorch 1.5.1's passes for QNN fail at the remainder of a position in a window: a constant is
     used before it is defined.

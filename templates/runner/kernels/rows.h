@@ -146,43 +146,39 @@ inline void round_to_bytes(const float* from, int64_t size, float inverse, int8_
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm_packs_epi16(low, high));
   }
 #elif defined(__aarch64__)
+  const float32x4_t most = vdupq_n_f32(kMostByte), least = vdupq_n_f32(-kMostByte);
   const auto four = [&](const float* numbers) {
     const float32x4_t scaled = vmulq_n_f32(vld1q_f32(numbers), inverse);
-    return vcvtnq_s32_f32(vminq_f32(vmaxq_f32(scaled, vdupq_n_f32(-kMostByte)), vdupq_n_f32(kMostByte)));
+    return vcvtnq_s32_f32(vminq_f32(vmaxq_f32(scaled, least), most));
   };
   for (; i + 16 <= size; i += 16) {
-    const int16x8_t low = vcombine_s16(vmovn_s32(four(from + i)), vmovn_s32(four(from + i + 4)));
-    const int16x8_t high = vcombine_s16(vmovn_s32(four(from + i + 8)), vmovn_s32(four(from + i + 12)));
-    vst1q_s8(to + i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+    const int16x8_t low = vmovn_high_s32(vmovn_s32(four(from + i)), four(from + i + 4));
+    const int16x8_t high = vmovn_high_s32(vmovn_s32(four(from + i + 8)), four(from + i + 12));
+    vst1q_s8(to + i, vmovn_high_s16(vmovn_s16(low), high));
   }
 #endif
   for (; i < size; ++i) {
-    const float limited = std::min(std::max(std::nearbyintf(from[i] * inverse), -kMostByte), kMostByte);
+    const float rounded = std::nearbyintf(from[i] * inverse);
+    const float limited = std::min(std::max(rounded, -kMostByte), kMostByte);
     to[i] = static_cast<int8_t>(static_cast<int32_t>(limited));
   }
 }
 
 // A row of bytes and its scale, which is NaN if an element is infinite or NaN.
 inline void pack_bytes(const float* from, int64_t size, int8_t* to) {
-  Floats<4> largest[2] = {}, zeros[2] = {};
-  float most = 0, not_finite = 0;
-  const int64_t paired = size / 8 * 8;
-  for (int64_t i = 0; i < paired; i += 8) {
-    for (int part = 0; part < 2; ++part) {
-      Floats<4> numbers;
-      load<4>(numbers, from + i + 4 * part);
-      zeros[part] += numbers * 0.0f;
-      absolute<4>(numbers);
-      largest[part] = numbers > largest[part] ? numbers : largest[part];
-    }
+  Floats<4> largest = {}, zeros = {};
+  const int64_t vectors = size / 4 * 4;
+  for (int64_t i = 0; i < vectors; i += 4) {
+    Floats<4> numbers;
+    load<4>(numbers, from + i);
+    zeros += numbers * 0.0f;
+    absolute<4>(numbers);
+    largest = numbers > largest ? numbers : largest;
   }
-  for (int64_t i = paired; i < size; ++i) {
+  float most = greatest<4>(largest), not_finite = sum<4>(zeros);
+  for (int64_t i = vectors; i < size; ++i) {
     most = std::max(most, std::fabs(from[i]));
     not_finite += from[i] * 0.0f;
-  }
-  for (int part = 0; part < 2; ++part) {
-    most = std::max(most, greatest<4>(largest[part]));
-    not_finite += sum<4>(zeros[part]);
   }
   const float inverse = most > 0 ? kMostByte / most : 0, scale = most / kMostByte + not_finite;
   round_to_bytes(from, size, inverse, to);
