@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.language.cache import methods_for
 from etdeploy.export.worker.language.fetch import Checkpoint
 from etdeploy.export.worker.language.forward import (
     MethodsForward,
@@ -31,6 +30,7 @@ from etdeploy.export.worker.language.greedy import (
     logit_noise,
 )
 from etdeploy.export.worker.language.load import LoadedModel
+from etdeploy.export.worker.language.methods import methods_for
 from etdeploy.export.worker.language.model import perplexity_notes, run_original
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.texts import Prompt, long_prompt_length

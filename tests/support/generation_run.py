@@ -16,8 +16,9 @@ import torch
 from executorch.runtime import Runtime
 
 from etdeploy.export.worker.language.attention import WINDOWED
-from etdeploy.export.worker.language.cache import TokenWindow, methods_for
+from etdeploy.export.worker.language.cache_places import TokenWindow
 from etdeploy.export.worker.language.forward import OwnForward, own_attention
+from etdeploy.export.worker.language.methods import methods_for
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.program.inspect import inspect_file
 from tests.support.export import spec_of

@@ -16,7 +16,7 @@ from executorch.exir import to_edge
 from executorch.runtime import Runtime, Verification
 
 from etdeploy.export.worker.language.attention import ATTENTION, PACK, ROTATE
-from etdeploy.export.worker.language.cache import packed, unpacked
+from etdeploy.export.worker.language.cache_places import packed, unpacked
 from tests.support.own_kernels import load_own_kernels
 
 

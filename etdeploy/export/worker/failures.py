@@ -36,6 +36,10 @@ class WorkerError(Exception):
         self.failure = failure
 
 
+class UnsupportedModelError(Exception):
+    """A path cannot compute a language model; the text is a clause about it."""
+
+
 def fail(
     kind: FailureKind, message: str, *, remedy: str | None = None, file: str | None = None
 ) -> WorkerError:

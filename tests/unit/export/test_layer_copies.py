@@ -10,13 +10,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from etdeploy.export.worker.failures import WorkerError, fail
-from etdeploy.export.worker.language.cache import CachePrefixMethod
 from etdeploy.export.worker.language.layer_copies import LayerCopies
 from etdeploy.export.worker.language.layers import (
     LayerTemplate,
     UnlikeLayersError,
     layer_template,
 )
+from etdeploy.export.worker.language.methods import CachePrefixMethod
 from etdeploy.export.worker.language.sources import generation_sources
 
 # Of ExecuTorch, when its files are compiled for the first time.

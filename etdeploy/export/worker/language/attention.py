@@ -17,17 +17,16 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import and_masks, causal_mask_function, eager_mask
 
-from etdeploy.export.worker.language.cache import (
+from etdeploy.export.worker.failures import UnsupportedModelError
+from etdeploy.export.worker.language.cache import window_in
+from etdeploy.export.worker.language.cache_layers import FilledBuffer, Parts
+from etdeploy.export.worker.language.cache_places import (
     PACKED,
     SCALE_BYTES,
-    FilledBuffer,
-    Parts,
     TokenWindow,
-    UnsupportedModelError,
     packed,
     packed_size,
     unpacked,
-    window_in,
 )
 
 GROUPED = "etdeploy_grouped"

@@ -19,17 +19,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from etdeploy.export.hf.config import FACTORY
 from etdeploy.export.spec import ExportSpec
-from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+from etdeploy.export.worker.failures import UnsupportedModelError, WorkerError, exception_text, fail
 from etdeploy.export.worker.language.attention import MASKED, UNBATCHED, register
-from etdeploy.export.worker.language.cache import (
-    AttentionLayer,
-    CachePositions,
-    Places,
-    UnsupportedModelError,
-    plain_embeddings,
-)
+from etdeploy.export.worker.language.cache_layers import AttentionLayer, CachePositions
+from etdeploy.export.worker.language.cache_places import Places
 from etdeploy.export.worker.language.forward import MethodsForward, OwnForward
 from etdeploy.export.worker.language.load import own_forward
+from etdeploy.export.worker.language.methods import plain_embeddings
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tasks.inputs import (
     Processor,

@@ -21,8 +21,8 @@ import torch
 from transformers.integrations.moe import ExpertsInterface, _default_apply_gate
 
 from etdeploy.export.worker.backends.base import patched
+from etdeploy.export.worker.failures import UnsupportedModelError
 from etdeploy.export.worker.language.attention import register_operator
-from etdeploy.export.worker.language.cache import UnsupportedModelError
 
 JOINED, SEPARATE, ROUTED = "etdeploy_joined", "etdeploy_separate", "etdeploy_routed"
 # In all layers together: each adds about a second to the export, and a few microseconds to a token.

@@ -11,13 +11,10 @@ from typing import Any, Protocol
 import torch
 from transformers.cache_utils import DynamicCache
 
-from etdeploy.export.worker.language.cache import (
-    cache_argument,
-    own_state,
-    packed,
-    takes_last_only,
-    unpacked,
-)
+from etdeploy.export.worker.language.cache import cache_argument
+from etdeploy.export.worker.language.cache_places import packed, unpacked
+from etdeploy.export.worker.language.methods import takes_last_only
+from etdeploy.export.worker.language.own_states import own_state
 from etdeploy.export.worker.language.static_cache import StaticCalls
 from etdeploy.export.worker.lowering.weight_files import WeightFiles
 from etdeploy.export.worker.tracing.tensors import buffers_restored

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from etdeploy.export.worker.language.cache import CachePrefixMethod
+from etdeploy.export.worker.language.methods import CachePrefixMethod
 
 # What a layer of transformers calls its own number.
 _NUMBERS = frozenset({"layer_idx", "layer_id", "layer_index", "layer_number", "idx"})

@@ -31,18 +31,14 @@ from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.background import Starter, at_once, use_idle_threads
 from etdeploy.export.worker.failures import (
+    UnsupportedModelError,
     describe_errors,
     exception_text,
     fail,
     is_memory,
 )
 from etdeploy.export.worker.language.attention import WINDOWED
-from etdeploy.export.worker.language.cache import (
-    TokenWindow,
-    UnsupportedModelError,
-    inputs_at,
-    methods_for,
-)
+from etdeploy.export.worker.language.cache_places import TokenWindow
 from etdeploy.export.worker.language.encoder_decoder import (
     EncoderInput,
     encoder_decoder_sources,
@@ -66,6 +62,7 @@ from etdeploy.export.worker.language.greedy import (
 )
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.lora import adapted_model
+from etdeploy.export.worker.language.methods import inputs_at, methods_for
 from etdeploy.export.worker.language.sources import GenerationSources, generation_sources
 from etdeploy.export.worker.language.static_cache import (
     StaticCalls,

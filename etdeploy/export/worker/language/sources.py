@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from etdeploy.export.hf.config import FACTORY
-from etdeploy.export.worker.failures import WorkerError, exception_text, fail
+from etdeploy.export.worker.failures import UnsupportedModelError, WorkerError, exception_text, fail
 from etdeploy.export.worker.language.attention import (
     GROUPED,
     KERNEL,
@@ -20,23 +20,18 @@ from etdeploy.export.worker.language.attention import (
     register,
     register_llama,
 )
-from etdeploy.export.worker.language.cache import (
-    Buffers,
+from etdeploy.export.worker.language.cache import Buffers, has_attention, probed, set_window
+from etdeploy.export.worker.language.cache_places import TokenWindow, bounds_of
+from etdeploy.export.worker.language.experts import cost_note, register_experts, split_experts
+from etdeploy.export.worker.language.load import own_forward
+from etdeploy.export.worker.language.methods import (
     CachePrefixMethod,
-    TokenWindow,
-    UnsupportedModelError,
-    bounds_of,
     forward_method,
-    has_attention,
     inputs_at,
     methods_for,
     plain_embeddings,
-    probed,
-    set_window,
     source_of,
 )
-from etdeploy.export.worker.language.experts import cost_note, register_experts, split_experts
-from etdeploy.export.worker.language.load import own_forward
 from etdeploy.export.worker.language.static_cache import (
     StaticCalls,
     StaticMethod,

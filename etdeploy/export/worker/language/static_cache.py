@@ -19,8 +19,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
 from transformers.masking_utils import causal_mask_function
 
+from etdeploy.export.worker.failures import UnsupportedModelError
 from etdeploy.export.worker.language.attention import refuse_tensors, require_causal
-from etdeploy.export.worker.language.cache import UnsupportedModelError
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.scales import MEAN_SQUARES, Activations
 from etdeploy.export.worker.tracing.structure import ExampleInputs

@@ -18,15 +18,14 @@ from transformers.exporters.utils import precompute_export_inputs
 
 from etdeploy.core.console import count
 from etdeploy.export.hf.config import FACTORY
-from etdeploy.export.worker.failures import WorkerError, exception_text, fail
-from etdeploy.export.worker.language.cache import (
-    EmbeddedLanguageModel,
-    PositionTable,
-    UnsupportedModelError,
-    plain_embeddings,
-)
+from etdeploy.export.worker.failures import UnsupportedModelError, WorkerError, exception_text, fail
 from etdeploy.export.worker.language.forward import MethodsForward, OwnForward
 from etdeploy.export.worker.language.load import own_forward
+from etdeploy.export.worker.language.methods import (
+    EmbeddedLanguageModel,
+    PositionTable,
+    plain_embeddings,
+)
 from etdeploy.export.worker.language.sources import GenerationSources, generation_sources
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tasks.inputs import (
