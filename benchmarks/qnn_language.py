@@ -604,8 +604,9 @@ def _spec(model: Path, asked: _Evaluated) -> Any:
 def _evaluate(given: str, result: str) -> None:
     """The steps of an export as far as they evaluate the model."""
     from etdeploy.export.spec import ExportSpec
+    from etdeploy.export.worker.language.eager import original_texts
     from etdeploy.export.worker.language.load import load_model
-    from etdeploy.export.worker.language.model import language_model, original_texts
+    from etdeploy.export.worker.language.model import language_model
     from etdeploy.export.worker.lowering.quantize import quantize
 
     spec, started = ExportSpec.load(Path(given)), time.perf_counter()

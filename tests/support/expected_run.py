@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from etdeploy.export.worker.language.eager import perplexity_notes, run_original
 from etdeploy.export.worker.language.fetch import Checkpoint
 from etdeploy.export.worker.language.forward import (
     MethodsForward,
@@ -31,7 +32,6 @@ from etdeploy.export.worker.language.greedy import (
 )
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.methods import methods_for
-from etdeploy.export.worker.language.model import perplexity_notes, run_original
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.language.texts import Prompt, long_prompt_length
 from etdeploy.export.worker.language.tokenizer import HfTokenizer

@@ -101,8 +101,9 @@ from etdeploy.program.quality import OutputLoss
 if TYPE_CHECKING:  # imports transformers
     from etdeploy.export.worker.diff.instrument import WrittenGraph
     from etdeploy.export.worker.diff.switchable import Switchable
+    from etdeploy.export.worker.language.eager import EvaluatedTexts
     from etdeploy.export.worker.language.layer_copies import LayerCopies
-    from etdeploy.export.worker.language.model import EvaluatedTexts, LanguageModel
+    from etdeploy.export.worker.language.model import LanguageModel
     from etdeploy.export.worker.tasks.load import TaskModel
 
 Tell = Callable[[str, float], None]
@@ -492,9 +493,10 @@ def _task_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> TaskM
 def _language_model(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> LanguageModel | None:
     if spec.hf is None or spec.generation is None:
         return None
+    from etdeploy.export.worker.language.eager import original_texts
     from etdeploy.export.worker.language.load import load_model
     from etdeploy.export.worker.language.lora import require_adapters, with_adapters
-    from etdeploy.export.worker.language.model import language_model, original_texts
+    from etdeploy.export.worker.language.model import language_model
 
     prepare(spec)
     # What is read of the model is known: its files, or the commit. The recorder would also see
@@ -713,7 +715,7 @@ def _with_noise(
     """Measures how far rounding moves logits, where nodes are compared and no texts."""
     if not (spec.observation and spec.generation and spec.quantization in DYNAMIC_SCHEMES):
         return models
-    from etdeploy.export.worker.language.model import call_noise
+    from etdeploy.export.worker.language.eager import call_noise
 
     def with_noise(name: str) -> EvaluatedModule:
         noise = call_noise(sources[name], models[name].module)
