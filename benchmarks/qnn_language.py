@@ -244,7 +244,7 @@ def _worker(way: str, told: str, spec: str, folder: str) -> int:
     from executorch.backends.qualcomm import qnn_preprocess
 
     import etdeploy.export.worker.__main__ as worker
-    from etdeploy.export.worker import pipeline
+    from etdeploy.export.worker import steps
     from etdeploy.export.worker.backends.qnn import LOWERING
     from etdeploy.export.worker.language import sources
 
@@ -252,7 +252,7 @@ def _worker(way: str, told: str, spec: str, folder: str) -> int:
     operators: dict[str, Counter[str]] = {}
     processor_s: dict[str, float] = {}
     _count_operators(qnn_preprocess, operators)
-    _time_steps(pipeline.Steps, processor_s)
+    _time_steps(steps.Steps, processor_s)
     if way == "written":
         sources.static_model = _written(sources.static_model)
     code = worker.main([spec, folder])

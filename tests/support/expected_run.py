@@ -25,11 +25,7 @@ from etdeploy.export.worker.language.forward import (
     own_attention,
     windows,
 )
-from etdeploy.export.worker.language.greedy import (
-    UndefinedLogitsError,
-    greedy_text,
-    logit_noise,
-)
+from etdeploy.export.worker.language.greedy import UndefinedLogitsError, greedy_text, logit_noise
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.methods import methods_for
 from etdeploy.export.worker.language.sources import generation_sources

@@ -16,14 +16,15 @@ from typing import Any
 from etdeploy.export.spec import CodeReference, ExportSpec
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.loading.source import load_sources
-from etdeploy.export.worker.pipeline import LayerFacts, Steps, _import_executorch, _quantized
+from etdeploy.export.worker.quantization import LayerFacts, quantized_modules
 from etdeploy.export.worker.rewrites.base import Log
+from etdeploy.export.worker.steps import Steps, import_executorch
 from etdeploy.program.folder import FORWARD
 from tests.data.export import quantized
 
 
 def main(result: Path, cases: dict[str, dict[str, Any]]) -> None:
-    _import_executorch(Steps(lambda _, __: None))
+    import_executorch(Steps(lambda _, __: None))
     result.write_text(json.dumps({name: _quantized_case(case) for name, case in cases.items()}))
 
 
@@ -36,7 +37,9 @@ def _quantized_case(case: dict[str, Any]) -> dict[str, Any]:
     spec = ExportSpec.model_validate({"backend": "xnnpack", **case, **functions})
     try:
         sources = load_sources(spec)
-        made = _quantized(spec, sources, tuple(sources), Log(spec.rewrites), LayerFacts())[FORWARD]
+        made = quantized_modules(spec, sources, tuple(sources), Log(spec.rewrites), LayerFacts())[
+            FORWARD
+        ]
     except WorkerError as error:
         return {"failure": error.failure.model_dump()}
     return {"loss": [loss.model_dump() for loss in made.outputs().losses], "notes": made.notes}

@@ -13,11 +13,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from etdeploy.export.diagnostics import (
-    MODEL_CALL_FAILURES,
-    PROGRAM_FAILURES,
-    USER_CODE_FAILURES,
-)
+from etdeploy.export.diagnostics import MODEL_CALL_FAILURES, PROGRAM_FAILURES, USER_CODE_FAILURES
 from etdeploy.export.needs import install_remedy
 from etdeploy.export.protocol import ExportFailure, FailureKind
 from etdeploy.export.worker.loading.paths import user_folders

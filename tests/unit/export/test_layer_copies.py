@@ -11,11 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from etdeploy.export.worker.failures import WorkerError, fail
 from etdeploy.export.worker.language.layer_copies import LayerCopies
-from etdeploy.export.worker.language.layers import (
-    LayerTemplate,
-    UnlikeLayersError,
-    layer_template,
-)
+from etdeploy.export.worker.language.layers import LayerTemplate, UnlikeLayersError, layer_template
 from etdeploy.export.worker.language.methods import CachePrefixMethod
 from etdeploy.export.worker.language.sources import generation_sources
 

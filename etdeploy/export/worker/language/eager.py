@@ -17,24 +17,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.schemes import (
-    FLOAT_SCHEMES,
-)
+from etdeploy.backends.schemes import FLOAT_SCHEMES
 from etdeploy.core.console import count
 from etdeploy.export.hf.named_texts import evaluated_text
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.background import Starter, at_once, use_idle_threads
-from etdeploy.export.worker.failures import (
-    describe_errors,
-    exception_text,
-    fail,
-    is_memory,
-)
-from etdeploy.export.worker.language.encoder_decoder import (
-    EncoderInput,
-    encoder_input,
-)
+from etdeploy.export.worker.failures import describe_errors, exception_text, fail, is_memory
+from etdeploy.export.worker.language.encoder_decoder import EncoderInput, encoder_input
 from etdeploy.export.worker.language.forward import (
     Forward,
     MethodsForward,
@@ -67,10 +57,7 @@ from etdeploy.export.worker.language.texts import (
     references,
 )
 from etdeploy.export.worker.language.tokenizer import stop_ids
-from etdeploy.export.worker.language.vision_language import (
-    ImageInput,
-    image_input,
-)
+from etdeploy.export.worker.language.vision_language import ImageInput, image_input
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.quantize import with_float_weights
 from etdeploy.export.worker.tasks.inputs import Processor

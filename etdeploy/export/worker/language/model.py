@@ -19,11 +19,7 @@ from etdeploy.backends.schemes import (
 from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
-from etdeploy.export.worker.failures import (
-    UnsupportedModelError,
-    describe_errors,
-    fail,
-)
+from etdeploy.export.worker.failures import UnsupportedModelError, describe_errors, fail
 from etdeploy.export.worker.language.attention import WINDOWED
 from etdeploy.export.worker.language.cache_places import TokenWindow
 from etdeploy.export.worker.language.eager import (
@@ -36,13 +32,8 @@ from etdeploy.export.worker.language.eager import (
     quantized_forward,
     quantized_texts,
 )
-from etdeploy.export.worker.language.encoder_decoder import (
-    EncoderInput,
-    encoder_decoder_sources,
-)
-from etdeploy.export.worker.language.forward import (
-    compare,
-)
+from etdeploy.export.worker.language.encoder_decoder import EncoderInput, encoder_decoder_sources
+from etdeploy.export.worker.language.forward import compare
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.lora import adapted_model
 from etdeploy.export.worker.language.methods import inputs_at
@@ -62,10 +53,7 @@ from etdeploy.export.worker.language.texts import (
     random_parts,
 )
 from etdeploy.export.worker.language.tokenizer import TOKENIZER_FOLDER, stop_ids
-from etdeploy.export.worker.language.vision_language import (
-    ImageInput,
-    vision_language_sources,
-)
+from etdeploy.export.worker.language.vision_language import ImageInput, vision_language_sources
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.scales import Activations
 from etdeploy.export.worker.tracing.structure import ExampleInputs

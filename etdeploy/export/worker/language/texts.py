@@ -30,22 +30,12 @@ from etdeploy.export.protocol import FailureKind
 from etdeploy.export.spec import BUNDLED_TEXTS, ExportSpec
 from etdeploy.export.worker.failures import WorkerError, describe_errors, exception_text, fail
 from etdeploy.export.worker.language.experts import experts_routed
-from etdeploy.export.worker.language.forward import (
-    Forward,
-    OwnForward,
-    own_attention,
-    windows,
-)
+from etdeploy.export.worker.language.forward import Forward, OwnForward, own_attention, windows
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.methods import takes_last_only
 from etdeploy.export.worker.language.own_states import own_state
 from etdeploy.export.worker.language.tokenizer import stop_ids
-from etdeploy.export.worker.lowering.scales import (
-    FEWEST_TOKENS,
-    Activations,
-    Seen,
-    SeenGradients,
-)
+from etdeploy.export.worker.lowering.scales import FEWEST_TOKENS, Activations, Seen, SeenGradients
 from etdeploy.program.generation import GenerationMethod, random_ids
 from etdeploy.recipe.paths import CALIBRATION
 
