@@ -38,35 +38,49 @@ std::vector<int64_t> choose_verified(const std::vector<int64_t>& fed,
 // lookup decoding, 2023).
 class Lookup {
  public:
-  static constexpr size_t kShortest = 2, kLongest = 16;
+  static constexpr size_t kLongest = 16;
 
   void restart(const std::vector<int64_t>& before, const std::vector<int64_t>& prompt) {
     text_ = before;
     text_.insert(text_.end(), prompt.begin(), prompt.end());
-    end_ = matched_ = 0;
+    matched_ = 0;
+    copied_to_ = kNowhere;
   }
 
-  void add(int64_t token) { text_.push_back(token); }
+  void add(int64_t token) {
+    if (matched_ > 0) {
+      if (text_[end_] == token) {
+        ++end_;
+      } else {
+        matched_ = 0;
+      }
+      copied_to_ = end_;
+    }
+    text_.push_back(token);
+  }
 
-  // Finds the longest end of the text that was there before, of several the last one; gives its
-  // length, or 0 where even the shortest is new.
+  // Finds the longest end of the text that was there before; gives its length, or 0 where even the
+  // last token is new. Of several, it is the next one after what was copied last, which goes on where
+  // a word of it was replaced, or else the last one.
   size_t find() {
     const size_t length = text_.size();
     matched_ = 0;
-    for (size_t end = length - std::min<size_t>(length, 1);
-         end >= kShortest && matched_ < kLongest; --end) {
+    for (size_t end = length - std::min<size_t>(length, 1); end > 0 && matched_ < kLongest; --end) {
       const size_t most = std::min(end, kLongest);
       size_t equal = 0;
       while (equal < most && text_[end - 1 - equal] == text_[length - 1 - equal]) {
         ++equal;
       }
-      if (equal >= kShortest && equal > matched_) {
+      if (equal > matched_ || (equal > 0 && equal == matched_ && end >= copied_to_)) {
         matched_ = equal;
         end_ = end;
       }
     }
     return matched_;
   }
+
+  // Whether a token is the one that followed what was found.
+  bool proposes(int64_t token) const { return matched_ > 0 && text_[end_] == token; }
 
   // What followed what was found; goes on with itself where that reaches the end of the text.
   void propose(size_t count, std::vector<int64_t>& tokens) const {
@@ -77,9 +91,13 @@ class Lookup {
   }
 
  private:
+  static constexpr size_t kNowhere = std::numeric_limits<size_t>::max();
+
   std::vector<int64_t> text_;
-  // Where the last match ended, and its length.
+  // Where the last match ended, or the tokens after it that were added since, and its length.
   size_t end_ = 0, matched_ = 0;
+  // Where the last tokens that were copied ended.
+  size_t copied_to_ = kNowhere;
 };
 
 // Decides how many proposed tokens a call verifies, so that the text takes the least time; all times
@@ -94,7 +112,7 @@ class Pace {
 
   // Another text: how long calls take is still known, and how often the draft was right.
   void restart() {
-    std::fill(seen_.begin(), seen_.end() - 1, Seen());
+    std::fill(seen_.begin(), seen_.end() - 1, Share());
     balance_ = 0;
     tokens_ = 0;
   }
@@ -102,21 +120,29 @@ class Pace {
   // How many tokens to propose, at most `most`, where `matched` tokens were found before; 0 where a
   // single token is faster, or is to be timed first. `behind` nanoseconds come before the proposals.
   size_t proposed(size_t matched, size_t most, double behind = 0) const {
-    if (matched == kDrafted && (singles_ < kFirstSingles || since_single_ >= kMostWithout)) {
+    if (matched != kDrafted) {
+      // The first call of several tokens, whose time is not known, has as few as possible.
+      const bool timed = std::any_of(costs_.begin(), costs_.end(), [](double ns) { return ns != 0; });
+      const size_t count = best(matched, most, kUnlimited);
+      return timed ? count : std::min(count, kSizes[0] - 1);
+    }
+    if (singles_ < kFirstSingles || since_single_ >= kMostWithout) {
       return 0;
     }
-    const double trial = matched == kDrafted ? kDraftTrial : kTrial;
-    return best(matched, most, balance_ + single_ * (trial + kLoss * tokens_) - behind);
+    return best(matched, most, balance_ + single_ * (kDraftTrial + kDraftLoss * tokens_) - behind);
   }
 
   // Whether a draft may pay, whatever a trial costs.
   bool promises() const {
-    return single_ == 0 ||
-        best(kDrafted, kSizes.back(), std::numeric_limits<double>::infinity()) != 0;
+    return single_ == 0 || best(kDrafted, kSizes.back(), kUnlimited) != 0;
   }
 
-  // A call that took a single token.
-  void add_single(double ns) {
+  // A call that took a single token, after `matched` tokens that were found before; `right` where the
+  // token is the one that would have been proposed, which costs nothing to know.
+  void add_single(double ns, size_t matched = 0, bool right = false) {
+    if (matched > 0 && matched != kDrafted) {
+      seen_[kind(matched)].add(right);
+    }
     count_tokens(1);
     since_single_ = 0;
     // The first calls of a process may take several times as long.
@@ -129,12 +155,8 @@ class Pace {
   void add_verified(size_t matched, size_t proposed, size_t accepted, double ns,
                     double drafting = 0, double behind = 0) {
     since_single_ += 1;
-    Seen& seen = seen_[kind(matched)];
-    seen.forget(kKept);
-    seen.first.add(accepted > 0 ? 1 : 0, 1);
-    if (accepted > 0) {
-      const auto later = static_cast<double>(accepted - 1);
-      seen.later.add(later, later + (accepted < proposed ? 1 : 0));
+    for (size_t i = 0; i < std::min(accepted + 1, proposed); ++i) {
+      seen_[kind(after(matched, i))].add(i < accepted);
     }
     double& cost = costs_[index_of(proposed + 1)];
     cost = smoothed(cost, ns - drafting - behind, 0.25);
@@ -149,52 +171,46 @@ class Pace {
   struct Share {
     double right = 0, all = 0;
 
-    void add(double more_right, double more) {
-      right += more_right;
-      all += more;
+    void add(bool is_right) {
+      right += is_right ? 1 : 0;
+      all += 1;
+    }
+    void forget(double kept) {
+      right *= kept;
+      all *= kept;
     }
     // With a share that counts as so many tokens, as long as little is seen.
     double with(double prior, double count) const {
       return std::min((right + prior * count) / (all + count), 0.99);
     }
   };
-  // Of the first tokens of proposals, and of those that followed a right one: a match is either no
-  // repetition, or a long one.
-  struct Seen {
-    Share first, later;
 
-    void forget(double kept) {
-      for (double* number : {&first.right, &first.all, &later.right, &later.all}) {
-        *number *= kept;
-      }
-    }
-  };
-  struct Likely {
-    double first, later;
-  };
-
-  // A part of what was seen is forgotten with each call that verifies, and with each token, so that
-  // speculation is tried again some time after it did not pay.
-  static constexpr double kKept = 0.95, kKeptByToken = 0.99, kDraftKeptByToken = 0.998;
-  // It has to be this much faster to be worth a trial. A draft can be tried at each token, so that
-  // estimates of a few percent would be followed for long.
-  static constexpr double kMargin = 1.02, kDraftMargin = 1.1;
-  // What trials may cost: so many single tokens at first, and this part of all. What was saved
-  // before counts up to a bound, so that speculation ends soon where the text becomes another.
-  static constexpr double kTrial = 1.2, kLoss = 0.012, kSaved = 5;
-  // A draft is tried at the beginning of a text, which it has just read: later, it would first have
-  // to take all that was generated without it.
-  static constexpr double kDraftTrial = 4;
+  // A part of what was seen is forgotten with each token: texts change.
+  static constexpr double kKept = 0.99, kDraftKept = 0.998;
+  // It has to be this much faster. A draft can be tried at each token, so that estimates of a few
+  // percent would be followed for long.
+  static constexpr double kMargin = 1.05, kDraftMargin = 1.1;
+  static constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+  // What trials of a draft may cost, of which nothing is known without them: so many single tokens at
+  // first, since it has just read the beginning of the text and would later have to take all that was
+  // generated without it, and this part of all. What was saved before counts up to a bound, so that
+  // speculation ends soon where the text becomes another.
+  static constexpr double kDraftTrial = 4, kDraftLoss = 0.012, kSaved = 5;
   // A draft can propose at each token, and single ones would never be timed: so many are at first,
   // and one after so many calls.
   static constexpr size_t kFirstSingles = 3, kMostWithout = 32;
   // Matches of up to so many tokens, and how often the next token is right, as far as nothing is
-  // seen in the text itself; and how often one is after a right one.
-  static constexpr std::array<std::pair<size_t, double>, 6> kFirst{
-      {{2, 0.4}, {3, 0.5}, {5, 0.65}, {9, 0.8}, {Lookup::kLongest, 0.95}, {kDrafted, 0.85}}};
-  static constexpr double kLater = 0.75;
+  // seen in the text itself.
+  static constexpr std::array<std::pair<size_t, double>, 8> kPriors{{{1, 0.25},
+                                                                     {2, 0.5},
+                                                                     {3, 0.65},
+                                                                     {5, 0.8},
+                                                                     {9, 0.88},
+                                                                     {15, 0.93},
+                                                                     {Lookup::kLongest, 0.97},
+                                                                     {kDrafted, 0.85}}};
   // How much these count, in tokens.
-  static constexpr double kFirstCounts = 3, kLaterCounts = 4, kDraftCounts = 6;
+  static constexpr double kCounts = 5, kDraftCounts = 6;
 
   // How many tokens to propose for the most tokens by time, where a trial may cost `room` more than
   // a single token.
@@ -202,30 +218,32 @@ class Pace {
     if (matched == 0 || single_ == 0) {
       return 0;
     }
-    const Likely likely = likely_after(matched);
     double best = (matched == kDrafted ? kDraftMargin : kMargin) / single_;
-    size_t count = 0;
-    for (size_t i = 0; i < kSizes.size(); ++i) {
-      const size_t size = std::min(kSizes[i], most + 1);
-      const double cost =
-          cost_of(i) + (matched == kDrafted ? drafting_ * static_cast<double>(size - 1) : 0);
-      // The tokens that are expected: 1 + first (1 + later + later^2 + ...).
-      const double expected = 1 +
-          likely.first * (1 - std::pow(likely.later, size - 1)) / (1 - likely.later);
-      if (size >= kSizes[0] && cost - single_ <= room && expected / cost > best) {
-        best = expected / cost;
-        count = size - 1;
+    double right = 1, expected = 1; // that the proposals so far are, and the tokens of the call
+    size_t count = 0, reached = 0;
+    for (size_t i = 0; i < kSizes.size() && reached < most; ++i) {
+      for (; reached < std::min(kSizes[i] - 1, most); ++reached) {
+        right *= likely_after(after(matched, reached));
+        expected += right;
       }
-      if (size < kSizes[i]) {
-        break;
+      const double cost =
+          cost_of(i) + (matched == kDrafted ? drafting_ * static_cast<double>(reached) : 0);
+      if (cost - single_ <= room && expected / cost > best) {
+        best = expected / cost;
+        count = reached;
       }
     }
     return count;
   }
 
+  // The length of a match after so many more tokens.
+  static size_t after(size_t matched, size_t more) {
+    return matched == kDrafted ? matched : std::min(matched + more, Lookup::kLongest);
+  }
+
   static size_t kind(size_t matched) {
     size_t i = 0;
-    while (i + 1 < kFirst.size() && kFirst[i].first < matched) {
+    while (i + 1 < kPriors.size() && kPriors[i].first < matched) {
       ++i;
     }
     return i;
@@ -244,16 +262,9 @@ class Pace {
     return before == 0 ? now : before + part * (std::min(now, 3 * before) - before);
   }
 
-  Likely likely_after(size_t matched) const {
+  double likely_after(size_t matched) const {
     const size_t i = kind(matched);
-    if (matched == kDrafted) { // whose first token is as likely as the others
-      Share both = seen_[i].first;
-      both.add(seen_[i].later.right, seen_[i].later.all);
-      const double likely = both.with(kFirst[i].second, kDraftCounts);
-      return {likely, likely};
-    }
-    return {seen_[i].first.with(kFirst[i].second, kFirstCounts),
-            seen_[i].later.with(kLater, kLaterCounts)};
+    return seen_[i].with(kPriors[i].second, matched == kDrafted ? kDraftCounts : kCounts);
   }
 
   // In nanoseconds; where none of the size was measured, by the nearest one that was.
@@ -271,8 +282,8 @@ class Pace {
 
   void count_tokens(double tokens) {
     tokens_ += tokens;
-    for (Seen& seen : seen_) {
-      seen.forget(std::pow(&seen == &seen_.back() ? kDraftKeptByToken : kKeptByToken, tokens));
+    for (Share& seen : seen_) {
+      seen.forget(std::pow(&seen == &seen_.back() ? kDraftKept : kKept, tokens));
     }
   }
 
@@ -283,7 +294,7 @@ class Pace {
   size_t singles_ = 0, since_single_ = 0;
   // Nanoseconds that a draft takes for a proposal.
   double drafting_ = 0;
-  std::array<Seen, kFirst.size()> seen_{};
+  std::array<Share, kPriors.size()> seen_{};
   // Nanoseconds that were saved in this text, or lost, and its tokens.
   double balance_ = 0, tokens_ = 0;
 };

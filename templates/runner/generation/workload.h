@@ -216,7 +216,8 @@ class Generator {
                                         draft_ ? draft_->behind_ns(whole_) : 0);
     if (count == 0) {
       std::vector<int64_t> chosen = single(text, position);
-      pace_.add_single(static_cast<double>(now_ns() - started));
+      pace_.add_single(static_cast<double>(now_ns() - started), matched,
+                       lookup_.proposes(chosen.front()));
       return chosen;
     }
     std::vector<int64_t> proposals;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -56,8 +57,7 @@ int main(int, char** argv) {
     const size_t count = pace.proposed(matched, most);
     if (count == 0) {
       time += 1;
-      ++i;
-      pace.add_single(1e6);
+      pace.add_single(1e6, matched, lookup.proposes(text[++i]));
       continue;
     }
     std::vector<int64_t> tokens;
@@ -245,6 +245,52 @@ def test_a_text_that_repeats_itself_is_proposed_beyond_its_end(generate: Generat
     found = generate([], [1, 2, 3] * 60, 2.1, 2.5, 4.2)
     assert found.speed_up > 2.5
     assert found.proposed - found.accepted <= 15
+
+
+_CODE = """class Account:
+    def __init__(self, owner, balance=0):
+        self.owner = owner
+        self.balance = balance
+
+    def deposit(self, amount):
+        if amount <= 0:
+            raise ValueError("amount must be positive")
+        self.balance += amount
+        return self.balance
+"""
+_EXAMPLE = """class Point:
+    def __init__(self, x, y):
+        self.x = x
+        self.y = y
+"""
+
+
+def _documented(code: str) -> str:
+    return re.sub(r"def (\w+)\(.*\n", r'\g<0>        """Of \1."""\n', code)
+
+
+def test_what_is_copied_is_recognized_where_trials_are_expensive(generate: Generate) -> None:
+    """The second answer of a chat, whose beginning is not that of the first one."""
+    turns = "".join(f"Document this:\n{code}Answer:\n" for code in (_EXAMPLE, _CODE))
+    prompt = turns.replace("Answer:\n", f"Answer:\n{_documented(_EXAMPLE)}", 1)
+    numbers: dict[str, int] = {}
+    ids = [
+        [numbers.setdefault(word, len(numbers)) for word in re.findall(r"\w+|\s+|.", text)]
+        for text in (prompt, _documented(_CODE))
+    ]
+    found = generate(*ids, 1.7, 2.4, 4.3)
+    assert found.speed_up > 2
+
+
+def test_a_copy_goes_on_where_a_word_was_replaced(generate: Generate) -> None:
+    """By a new token. The one after it is at many places of the prompt."""
+    draw = random.Random(5)
+    prompt = [draw.randrange(12) for _ in range(300)]
+    text = [100 + at if at % 8 == 4 else token for at, token in enumerate(prompt)]
+    found = generate(prompt, text, 1.2, 1.4, 1.8)
+    # Of eight tokens, the new one and that after it are not proposed.
+    assert found.accepted > 5 / 8 * len(text)
+    assert found.speed_up > 2.5
 
 
 def test_repetitions_after_a_long_text_of_accidental_matches_are_found(generate: Generate) -> None:
