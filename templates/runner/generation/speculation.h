@@ -101,7 +101,8 @@ class Lookup {
 };
 
 // Decides how many proposed tokens a call verifies, so that the text takes the least time; all times
-// are measured, those of a draft among them.
+// are measured, those of a draft among them. They count in calls of a single token: these take longer
+// the longer the text is, and on a processor that gets warm, as the others do.
 class Pace {
  public:
   // Tokens of a call, the last one of the text among them.
@@ -122,14 +123,14 @@ class Pace {
   size_t proposed(size_t matched, size_t most, double behind = 0) const {
     if (matched != kDrafted) {
       // The first call of several tokens, whose time is not known, has as few as possible.
-      const bool timed = std::any_of(costs_.begin(), costs_.end(), [](double ns) { return ns != 0; });
+      const bool timed = std::any_of(costs_.begin(), costs_.end(), [](double cost) { return cost != 0; });
       const size_t count = best(matched, most, kUnlimited);
       return timed ? count : std::min(count, kSizes[0] - 1);
     }
     if (singles_ < kFirstSingles || since_single_ >= kMostWithout) {
       return 0;
     }
-    return best(matched, most, balance_ + single_ * (kDraftTrial + kDraftLoss * tokens_) - behind);
+    return best(matched, most, balance_ + kDraftTrial + kDraftLoss * tokens_ - behind / single_);
   }
 
   // Whether a draft may pay, whatever a trial costs.
@@ -159,10 +160,10 @@ class Pace {
       seen_[kind(after(matched, i))].add(i < accepted);
     }
     double& cost = costs_[index_of(proposed + 1)];
-    cost = smoothed(cost, ns - drafting - behind, 0.25);
-    drafting_ = smoothed(drafting_, drafting / static_cast<double>(proposed), 0.25);
+    cost = smoothed(cost, (ns - drafting - behind) / single_, 0.25);
+    drafting_ = smoothed(drafting_, drafting / single_ / static_cast<double>(proposed), 0.25);
     const auto tokens = static_cast<double>(accepted + 1);
-    balance_ = std::min(balance_ + tokens * single_ - ns, kSaved * single_);
+    balance_ = std::min(balance_ + tokens - ns / single_, kSaved);
     count_tokens(tokens);
   }
 
@@ -218,7 +219,7 @@ class Pace {
     if (matched == 0 || single_ == 0) {
       return 0;
     }
-    double best = (matched == kDrafted ? kDraftMargin : kMargin) / single_;
+    double best = matched == kDrafted ? kDraftMargin : kMargin; // tokens by time
     double right = 1, expected = 1; // that the proposals so far are, and the tokens of the call
     size_t count = 0, reached = 0;
     for (size_t i = 0; i < kSizes.size() && reached < most; ++i) {
@@ -228,7 +229,7 @@ class Pace {
       }
       const double cost =
           cost_of(i) + (matched == kDrafted ? drafting_ * static_cast<double>(reached) : 0);
-      if (cost - single_ <= room && expected / cost > best) {
+      if (cost - 1 <= room && expected / cost > best) {
         best = expected / cost;
         count = reached;
       }
@@ -267,7 +268,7 @@ class Pace {
     return seen_[i].with(kPriors[i].second, matched == kDrafted ? kDraftCounts : kCounts);
   }
 
-  // In nanoseconds; where none of the size was measured, by the nearest one that was.
+  // Where none of the size was measured, by the nearest one that was.
   double cost_of(size_t index) const {
     const auto guess = [](size_t i) { return 1.5 + static_cast<double>(kSizes[i]) / 8; };
     for (size_t away = 0; away < kSizes.size(); ++away) {
@@ -277,7 +278,7 @@ class Pace {
         }
       }
     }
-    return single_ * guess(index);
+    return guess(index);
   }
 
   void count_tokens(double tokens) {
@@ -287,14 +288,15 @@ class Pace {
     }
   }
 
-  // Nanoseconds of a call with a single token, and with tokens of each size; 0 for none so far.
+  // Nanoseconds of a call with a single token, and what calls with tokens of each size take, in such
+  // calls; 0 for none so far.
   double single_ = 0;
   std::array<double, kSizes.size()> costs_{};
   // Single tokens so far, and calls that verified since the last one.
   size_t singles_ = 0, since_single_ = 0;
-  // Nanoseconds that a draft takes for a proposal.
+  // What a draft takes for a proposal.
   double drafting_ = 0;
   std::array<Share, kPriors.size()> seen_{};
-  // Nanoseconds that were saved in this text, or lost, and its tokens.
+  // The time that was saved in this text, or lost, and its tokens.
   double balance_ = 0, tokens_ = 0;
 };
