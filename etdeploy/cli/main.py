@@ -78,7 +78,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "profile": ("report", "Show where the time of a run goes, and why."),
     "report": ("report", "Write runs as a page, as Markdown, or for other tools."),
     "history": ("history", "Show how a recipe's numbers changed over time, and when."),
-    "check": ("history", "Compare a run with earlier ones; exit with 1 if it is worse."),
+    "check": ("check", "Compare a run with earlier ones; exit with 1 if it is worse."),
     "lock": ("lock", "Record what a deployment is made from, with digests."),
     "verify": ("lock", "Export a locked recipe again, and say what has changed."),
     "upgrade-check": ("upgrade", "Run a recipe with two releases of ExecuTorch, and compare."),

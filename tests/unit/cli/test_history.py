@@ -321,7 +321,7 @@ def test_the_remedy_of_a_regression_can_be_followed(
 
 def test_the_url_of_a_server_is_not_repeated() -> None:
     series = series_from(run_at(1))
-    command = history._history_command(series, "postgresql://me:secret@localhost/db")
+    command = history.history_command(series, "postgresql://me:secret@localhost/db")
     assert command == f"etdeploy history --series {series.key[:8]}"
 
 
