@@ -201,14 +201,15 @@ class Pace {
   // and one after so many calls.
   static constexpr size_t kFirstSingles = 3, kMostWithout = 32;
   // Matches of up to so many tokens, and how often the next token is right, as far as nothing is
-  // seen in the text itself.
-  static constexpr std::array<std::pair<size_t, double>, 8> kPriors{{{1, 0.25},
-                                                                     {2, 0.5},
-                                                                     {3, 0.65},
-                                                                     {5, 0.8},
-                                                                     {9, 0.88},
-                                                                     {15, 0.93},
-                                                                     {Lookup::kLongest, 0.97},
+  // seen in the text itself: less often than in most texts, so that one without repetitions does not
+  // lose by it. In a text that copies, it is soon seen.
+  static constexpr std::array<std::pair<size_t, double>, 8> kPriors{{{1, 0.15},
+                                                                     {2, 0.35},
+                                                                     {3, 0.5},
+                                                                     {5, 0.65},
+                                                                     {9, 0.8},
+                                                                     {15, 0.9},
+                                                                     {Lookup::kLongest, 0.95},
                                                                      {kDrafted, 0.85}}};
   // How much these count, in tokens.
   static constexpr double kCounts = 5, kDraftCounts = 6;
