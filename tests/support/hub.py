@@ -21,7 +21,8 @@ class Hub:
         model: The id that it has.
         files: Contents by name.
         refusal: Status and headers of every answer, in place of what was asked for.
-        asked: Methods and paths, in order.
+        asked: Methods and paths, in order, but for the list of agents that huggingface_hub gets
+            before the first request of a process.
         address: Of the server.
     """
 
@@ -73,7 +74,8 @@ def serving(hub: Hub) -> Iterator[Hub]:
 
         def do_GET(self) -> None:
             path = urlsplit(self.path).path
-            hub.asked.append(f"{self.command} {path}")
+            if path != "/api/agent-harnesses":
+                hub.asked.append(f"{self.command} {path}")
             status, headers, content = hub.answer(path)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(content))}.items():
