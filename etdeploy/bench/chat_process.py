@@ -28,7 +28,6 @@ from etdeploy.runner.generation import (
     REMOVED,
     SAVED,
     STOP,
-    CachedText,
     CallCounts,
     End,
     FeedEnd,
@@ -148,7 +147,7 @@ class ChatProcess(ListeningProcess):
     def load_image(self, name: str, tokens: Sequence[int], furthest: int) -> None:
         """Replace the cache by that of a file of the run's folder."""
         self._generator.put(_TOKENS, prompt_bytes(tokens))
-        self._request(load_line(CachedText(furthest=furthest, tokens=_TOKENS, image=name)), LOADED)
+        self._request(load_line(furthest, _TOKENS, name), LOADED)
         self.cached, self.furthest = list(tokens), furthest
 
     def remove_image(self, name: str) -> None:

@@ -119,20 +119,6 @@ class EncoderRun(Value):
         return calls + [f"{name} {of[0]} {of[1]}" for name, of in named.items() if of]
 
 
-class CachedText(Value):
-    """A text that is in the cache at first.
-
-    Attributes:
-        furthest: The furthest end of a call since the position was 0.
-        tokens: The file with its token ids, relative to the request.
-        image: The file that the runner wrote, without spaces too.
-    """
-
-    furthest: int = Field(ge=0)
-    tokens: str = Field(pattern=r"^\S+$")
-    image: str = Field(pattern=r"^\S+$")
-
-
 class PromptRun(Value):
     """One prompt, with what is generated after it.
 
@@ -266,16 +252,13 @@ def request_lines(
     logit_ids: Sequence[int] = (),
     encoder: EncoderRun | None = None,
     static_cache: StaticCache | None = None,
-    cached: CachedText | None = None,
-    save: str | None = None,
     speculation: Speculation = "none",
     draft: Draft | None = None,
 ) -> str:
     """The text of the file that the runner's --generation names.
 
-    Results of points that follow a text have the logits of `logit_ids`. `cached` is in the cache at
-    first, and `save` the file for the cache at the end. `draft` proposes tokens if `speculation`
-    names a model.
+    Results of points that follow a text have the logits of `logit_ids`. `draft` proposes tokens if
+    `speculation` names a model.
     """
     lines = [_method_line("method", method) for method in methods]
     if encoder is not None:
@@ -285,10 +268,6 @@ def request_lines(
         lines.append(" ".join(["static", *map(str, numbers)]))
     if rewind is not None:
         lines.append(f"rewind {rewind}")
-    if cached is not None:
-        lines.append(f"load {cached.furthest} {cached.tokens} {cached.image}")
-    if save is not None:
-        lines.append(f"save {save}")
     if speculation != "none":
         lines += [f"verify {m.name} {m.verify_tokens}" for m in methods if m.verify_tokens > 1]
         lines.append(f"speculation {'draft' if draft else speculation}")
@@ -422,9 +401,13 @@ def save_line(path: str) -> str:
     return f"save {path}"
 
 
-def load_line(cached: CachedText) -> str:
-    """The line that replaces the cache by a file's."""
-    return f"load {cached.furthest} {cached.tokens} {cached.image}"
+def load_line(furthest: int, tokens: str, image: str) -> str:
+    """The line that replaces the cache by that of the file `image`.
+
+    `furthest` is the furthest end of a call since the position was 0, and `tokens` the file with
+    the token ids of the cache, without spaces in its name.
+    """
+    return f"load {furthest} {tokens} {image}"
 
 
 def remove_line(path: str) -> str:

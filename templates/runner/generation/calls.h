@@ -55,7 +55,7 @@ class Calls {
  public:
   // Traces of methods go to files that begin with `trace`; where it is empty, there are none. Each
   // has the last calls of its method, of the last text in which it was called.
-  // saves: Whether the cache may be saved and restored, whatever the request says.
+  // saves: Whether the cache may be saved and restored.
   Calls(Module& module, const Request& request, const std::string& trace, bool saves = false)
       : module_(module), trace_(trace), table_(request.positions), rewind_(request.rewind) {
     if (request.static_cache) {
@@ -67,7 +67,7 @@ class Calls {
     if (request.embedding) {
       add_embedding(*request.embedding, request.methods);
     }
-    if ((saves || request.cached || !request.save.empty()) && !static_) {
+    if (saves && !static_) {
       plan_memory(request.methods);
     }
     for (const GenerationMethod& method : request.methods) {
@@ -121,12 +121,12 @@ class Calls {
   // Whether what tokens at this position look back to is still there.
   bool reaches(int64_t position) const { return position == 0 || end_ - position <= rewind_; }
 
-  // Writes what is kept of the text, or restores that of another one; the request has to name the
-  // file.
+  // Writes what is kept of the text, or restores that of another one, whose furthest call ended at
+  // `end`.
   void save(const std::string& path) const { SnapshotFile(path).write(kept()); }
-  void load(const CachedText& cached) {
-    SnapshotFile(cached.path).read(kept());
-    end_ = cached.end;
+  void load(const std::string& path, int64_t end) {
+    SnapshotFile(path).read(kept());
+    end_ = end;
   }
 
   // Of each run of the encoder.

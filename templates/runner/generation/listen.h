@@ -143,11 +143,23 @@ class Listener {
     point.before = cache_;
   }
 
+  // Replaces the cache by that of a file: the furthest end of a call, which may be beyond its tokens,
+  // the path of these, and of the file.
   void load(Words& words) {
-    const CachedText cached = read_cached(words, folder_);
-    check_cached(cached, calls_);
-    calls_.load(cached);
-    cache_ = cached.tokens;
+    const int64_t end = words.number("the end of a call from 0 on", 0);
+    std::vector<int64_t> tokens = read_tokens((folder_ / words.word("the path of tokens")).string());
+    const std::string snapshot = path(words);
+    const auto size = static_cast<int64_t>(tokens.size());
+    words.require(end >= size, "an end that is not before that of the tokens");
+    if (size > calls_.context()) {
+      throw Failure(kInputs, "the snapshot has " + std::to_string(size) + " tokens, the context " +
+                    std::to_string(calls_.context()));
+    }
+    for (const int64_t id : tokens) { // they are looked up among logits
+      check_id(id, static_cast<int64_t>(calls_.vocabulary()), "the snapshot");
+    }
+    calls_.load(snapshot, end);
+    cache_ = std::move(tokens);
     reply("loaded");
   }
 

@@ -74,19 +74,8 @@ struct StaticCache {
   std::vector<int64_t> windows;
 };
 
-// A text whose keys and values are in a file: its tokens, and the furthest end of a call, which may
-// be beyond them.
-struct CachedText {
-  int64_t end;
-  std::vector<int64_t> tokens;
-  std::string path;
-};
-
 struct Request {
   std::vector<GenerationMethod> methods;
-  // What is in the cache at first, and the file for what is in it at the end; empty for none.
-  std::optional<CachedText> cached;
-  std::string save;
   std::optional<Encoder> encoder;
   std::optional<Embedding> embedding;
   std::optional<PositionTable> positions;
@@ -230,16 +219,6 @@ inline StaticCache read_static_cache(Words& words) {
   return cache;
 }
 
-inline CachedText read_cached(Words& words, const std::filesystem::path& folder) {
-  CachedText cached;
-  cached.end = words.number("the end of a call from 0 on", 0);
-  cached.tokens = read_tokens((folder / words.word("the path of tokens")).string());
-  cached.path = (folder / words.rest("the path of a snapshot")).string();
-  words.require(cached.end >= static_cast<int64_t>(cached.tokens.size()),
-                "an end that is not before that of the tokens");
-  return cached;
-}
-
 inline Point read_point(Words& words, const std::filesystem::path& folder) {
   Point point;
   point.name = words.word("the name of a point");
@@ -297,10 +276,6 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
     request.static_cache = read_static_cache(words);
   } else if (kind == "rewind") {
     request.rewind = words.number("a number of tokens from 0 on", 0);
-  } else if (kind == "load") {
-    request.cached = read_cached(words, folder);
-  } else if (kind == "save") {
-    request.save = (folder / words.rest("the path of a snapshot")).string();
   } else if (kind == "verify") {
     read_verify(words, request.methods);
   } else if (kind == "speculation") {
@@ -320,26 +295,11 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
   } else if (kind == "logits") {
     read_ids(words, [&](int64_t id) { request.logit_ids.push_back(id); });
   } else {
-    words.require(kind == "stop", "method, encoder, embedding, positions, static, rewind, load, "
-                  "save, verify, speculation, draft, draft_rewind, sampling, stop, logits, "
-                  "follow or point");
+    words.require(kind == "stop", "method, encoder, embedding, positions, static, rewind, verify, "
+                  "speculation, draft, draft_rewind, sampling, stop, logits, follow or point");
     read_ids(words, [&](int64_t id) { request.stop_ids.insert(id); });
   }
   words.require(!words.more(), "nothing more");
-}
-
-// The text before a point's prompt, where it is in a snapshot.
-inline void begin_after(Point& point, const std::optional<CachedText>& cached) {
-  if (!cached) {
-    return;
-  }
-  const auto size = static_cast<int64_t>(cached->tokens.size());
-  if (point.depth > size) {
-    throw Failure(kInputs, "point " + point.name + " begins after " + std::to_string(point.depth) +
-                  " tokens, the snapshot has " + std::to_string(size));
-  }
-  point.before.assign(cached->tokens.begin(),
-                      cached->tokens.begin() + static_cast<std::ptrdiff_t>(point.depth));
 }
 
 // Where the runner listens, requests come later, and there is no point yet.
@@ -361,12 +321,6 @@ inline Request read_request(const std::string& path, bool listens = false) {
   if (request.draft_methods.empty() == (request.proposals == Proposals::kDraft)) {
     throw Failure(kInputs, "the request " + path + (request.draft_methods.empty()
         ? " has no method of the draft" : " has methods of a draft that proposes nothing"));
-  }
-  if ((request.cached || !request.save.empty()) && request.encoder) {
-    throw Failure(kInputs, "the request " + path + " has an encoder, whose outputs are in no snapshot");
-  }
-  for (Point& point : request.points) {
-    begin_after(point, request.cached);
   }
   return request;
 }

@@ -84,18 +84,6 @@ inline void check_point(const Point& point, const Calls& calls) {
   }
 }
 
-// Checks the text of a snapshot: its ids are looked up among logits.
-inline void check_cached(const CachedText& cached, const Calls& calls) {
-  const std::vector<int64_t>& ids = cached.tokens;
-  if (static_cast<int64_t>(ids.size()) > calls.context()) {
-    throw Failure(kInputs, "the snapshot has " + std::to_string(ids.size()) +
-                  " tokens, the context " + std::to_string(calls.context()));
-  }
-  for (const int64_t id : ids) {
-    check_id(id, static_cast<int64_t>(calls.vocabulary()), "the snapshot");
-  }
-}
-
 // A program that cannot verify would generate as without speculation.
 inline void check_speculation(const Request& request, const Calls& calls, const Draft* draft) {
   if (request.proposals != Proposals::kNone && calls.verifies(0) < 2) {
@@ -297,10 +285,6 @@ class Generator {
   }
 
   void fill(const Point& point) {
-    if (request_.cached) {
-      calls_.load(*request_.cached);
-      return;
-    }
     const std::vector<int64_t> tokens = before(point);
     calls_.begin_text();
     take(tokens, 0, 0, [](int64_t, size_t) { return true; });
@@ -396,9 +380,6 @@ inline void generate(Arguments& arguments) {
   if (watch) {
     watch->loaded();
   }
-  if (request.cached) {
-    check_cached(*request.cached, calls);
-  }
   check_speculation(request, calls, draft.get());
   for (const Point& point : request.points) {
     check_point(point, calls);
@@ -411,9 +392,6 @@ inline void generate(Arguments& arguments) {
   const TextCallback on_text = counts["--stream"] != 0 ? TextCallback(stream) : silent;
   Pace pace;
   const std::vector<Text> runs = Generator(request, calls, draft.get(), pace, on_text).run();
-  if (!request.save.empty()) {
-    calls.save(request.save);
-  }
   json << json_processors(before, Processors())
        << ",\n  \"peak_rss_bytes\": " << peak_rss_bytes()
        << ",\n  \"generation\": {\"load_methods_ms\": " << calls.json()

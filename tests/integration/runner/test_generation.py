@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from etdeploy.bench.text_generator import (
     open_generator,
 )
 from etdeploy.cache.workspace import Workspace
-from etdeploy.core.errors import RunError
+from etdeploy.core.errors import DeviceError, RunError
 from etdeploy.devices.registry import open_device
 from etdeploy.program.generation import Draft, Generation
 from etdeploy.program.inspect import inspect_file
@@ -29,7 +30,6 @@ from etdeploy.recipe.model import Speculation
 from etdeploy.runner.etdump import read_summary
 from etdeploy.runner.fingerprint import runner_sources
 from etdeploy.runner.generation import (
-    CachedText,
     PromptRun,
     Sampling,
     listening_arguments,
@@ -96,24 +96,18 @@ def _write(
     sampling: Sampling | None = None,
     stop: Sequence[int] = (),
     rewind: int | None = None,
-    cached: tuple[int, Sequence[int]] | None = None,
-    save: str | None = None,
     speculation: Speculation = "none",
     draft: Draft | None = None,
 ) -> None:
-    """Writes a request and its prompts; `cached` is the text in `a.cache`, after its end."""
+    """Writes a request and its prompts."""
     listed = []
     for i, (prompt, asked) in enumerate(points):
         (folder / f"{i}.bin").write_bytes(np.array(prompt, "<i8").tobytes())
         listed.append(PromptRun(name=f"p{i}", path=f"{i}.bin", **asked))
     cache = CACHE if name == "cached" else None
-    before = None
-    if cached:
-        (folder / "tokens.bin").write_bytes(np.array(cached[1], "<i8").tobytes())
-        before = CachedText(furthest=cached[0], tokens="tokens.bin", image="a.cache")
     text = request_lines(
         METHODS[name], sampling or Sampling(), stop, listed, rewind, static_cache=cache,
-        cached=before, save=save, speculation=speculation, draft=draft,
+        speculation=speculation, draft=draft,
     )  # fmt: skip
     (folder / "request.txt").write_text(text)
 
@@ -153,93 +147,6 @@ def test_keys_and_values_may_be_inputs_and_outputs(
     assert texts != programs.texts
     calls = [len(text.prefill_ms) for text in run.generated.generation.runs]
     assert calls == [1, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("name", ["dynamic", "forward", "cached"])
-def test_a_text_goes_on_from_a_file_as_in_one_process(
-    runner: Start, programs: Programs, tmp_path: Path, name: str
-) -> None:
-    texts = programs.texts
-    if name == "cached":
-        texts = json.loads((programs.folder / "cached.json").read_text())
-    whole, program = texts[3], programs.path(name)
-    _write(tmp_path, [(whole[:19], {"new_tokens": 6})], name, save="a.cache")
-    assert _ids(runner.generate(program, tmp_path)) == [tuple(whole[19:25])]
-    in_cache = whole[:24]
-    # All of it, a part of it, and again from a place before what the first one wrote.
-    points = [(whole[24:26], 24, 7), (whole[17:20], 17, 4), (whole[22:23], 22, 3)]
-    listed = [(part, {"depth": depth, "new_tokens": new}) for part, depth, new in points]
-    _write(tmp_path, listed, name, cached=(24, in_cache), save="b.cache")
-    found = _ids(runner.generate(program, tmp_path))
-    wanted = [whole[d + len(p) : d + len(p) + new] for p, d, new in points]
-    assert found == [tuple(each) for each in wanted]
-    # Tokens of the file are part of the text.
-    penalized = Sampling(repetition_penalty=4.0)
-    _write(tmp_path, [(whole[:20], {"new_tokens": 6})], name, penalized)
-    [alone] = _ids(runner.generate(program, tmp_path))
-    listed = [(whole[18:20], {"depth": 18, "new_tokens": 6})]
-    _write(tmp_path, listed, name, penalized, cached=(24, in_cache))
-    assert _ids(runner.generate(program, tmp_path)) == [alone]
-    assert alone != tuple(whole[20:26])
-    sizes = {each.name for each in tmp_path.iterdir()}
-    assert {"a.cache", "b.cache"} < sizes
-    assert "a.cache.tmp" not in sizes
-
-
-def test_of_a_cache_in_a_file_only_what_is_filled_takes_room(
-    runner: Start, programs: Programs, tmp_path: Path
-) -> None:
-    sizes = []
-    for tokens in (1, CAPACITY - 1):
-        _write(tmp_path, [((3,) * tokens, {"new_tokens": 1})], save="a.cache")
-        _ids(runner.generate(programs.path("dynamic"), tmp_path))
-        sizes.append((tmp_path / "a.cache").stat().st_size)
-    assert sizes[0] < sizes[1]
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda file: file[:-4], "a.cache is damaged"),
-        (lambda file: file + b"1", "a.cache is damaged"),
-        (lambda file: file[:7], "a.cache is no snapshot of a cache"),
-        (lambda file: b"x" * len(file), "a.cache is no snapshot of a cache"),
-        (lambda file: file[:16] + bytes([file[16] ^ 1]) + file[17:], "with another cache"),
-        # A part that would be beyond the memory.
-        (lambda file: file[:24] + b"\xff" * 7 + b"\x7f" + file[32:], "a.cache is damaged"),
-    ],
-)
-def test_a_file_with_a_cache_that_is_not_sound_is_refused(
-    runner: Start,
-    programs: Programs,
-    tmp_path: Path,
-    damage: Callable[[bytes], bytes],
-    message: str,
-) -> None:
-    _write(tmp_path, [((3, 4), {"new_tokens": 2})], save="a.cache")
-    _ids(runner.generate(programs.path("dynamic"), tmp_path))
-    path = tmp_path / "a.cache"
-    path.write_bytes(damage(path.read_bytes()))
-    _write(tmp_path, [((5,), {"depth": 2, "new_tokens": 1})], cached=(3, (3, 4, 5)))
-    run = runner.generate(programs.path("dynamic"), tmp_path)
-    assert (run.exit_code, message in run.error) == (4, True), run.error
-
-
-def test_a_point_behind_a_text_of_a_file_is_refused(
-    runner: Start, programs: Programs, tmp_path: Path
-) -> None:
-    (tmp_path / "a.cache").write_bytes(b"")
-    _write(tmp_path, [((5,), {"depth": 3, "new_tokens": 1})], cached=(2, (3, 4)))
-    run = runner.generate(programs.path("dynamic"), tmp_path)
-    assert run.exit_code == 4
-    assert "point p0 begins after 3 tokens, the snapshot has 2" in run.error
-    for ids, message in (
-        ((3, VOCABULARY), f"the snapshot has the id {VOCABULARY}"),
-        ((3,) * (CAPACITY + 1), f"the snapshot has {CAPACITY + 1} tokens, the context {CAPACITY}"),
-    ):
-        _write(tmp_path, [((5,), {"depth": 1, "new_tokens": 1})], cached=(len(ids), ids))
-        run = runner.generate(programs.path("dynamic"), tmp_path)
-        assert (run.exit_code, message in run.error) == (4, True), run.error
 
 
 def test_a_prompt_may_be_all_that_a_program_takes(
@@ -494,7 +401,7 @@ def test_logits_that_are_no_numbers_are_told(
         (
             4,
             "temperature 1",
-            "expects method, encoder, embedding, positions, static, rewind, load, save, verify",
+            "expects method, encoder, embedding, positions, static, rewind, verify",
         ),
         (4, "rewind -1", "request.txt:5 expects a number of tokens from 0 on"),
     ],
@@ -628,7 +535,7 @@ def _opened(
     device.push(bundle)
     generation = Generation(
         methods=METHODS[name], vocabulary=VOCABULARY, context=CAPACITY, model="m",
-        path="plain", path_reason="a test",
+        path="plain", path_reason="a test", static_cache=CACHE if name == "cached" else None,
     )  # fmt: skip
     asked = {"benchmark": {"generation": {"speculation": speculation}}}
     recipe = make_recipe(model={"hf": "m"}, **asked) if speculation != "none" else make_recipe()
@@ -676,28 +583,108 @@ def test_a_dialogue_is_the_eager_models_text(
             asked(20, 14)
 
 
+@pytest.mark.parametrize("name", ["dynamic", "forward", "cached"])
 def test_a_dialogue_goes_on_from_an_image(
-    runner: Start, programs: Programs, tmp_path: Path
+    runner: Start, programs: Programs, tmp_path: Path, name: str
 ) -> None:
-    whole = programs.texts[1]
-    with _opened(runner, programs, tmp_path) as generator, ChatProcess(generator) as chat:
+    texts = programs.texts
+    if name == "cached":
+        texts = json.loads((programs.folder / "cached.json").read_text())
+    whole, penalized = texts[3], Sampling(repetition_penalty=4.0)
+    with _opened(runner, programs, tmp_path, name) as generator, ChatProcess(generator) as chat:
 
-        def asked(tokens: int, new_tokens: int) -> tuple[list[int], int]:
-            output = answered(chat, whole[:tokens], new_tokens, Sampling(), lambda _: None)
+        def asked(
+            tokens: int, new_tokens: int, sampling: Sampling | None = None
+        ) -> tuple[list[int], int]:
+            prompt = whole[:tokens]
+            output = answered(chat, prompt, new_tokens, sampling or Sampling(), lambda _: None)
             return list(output.token_ids), output.prefilled
 
-        assert asked(8, 5) == (whole[8:13], 8)
+        assert asked(19, 6) == (whole[19:25], 19)
         tokens, furthest = list(chat.cached), chat.furthest
+        assert tokens == whole[:24]
         chat.save_image("a.bin")
         answered(chat, (3, 4), 2, Sampling(), lambda _: None)
+        for _ in range(2):
+            chat.load_image("a.bin", tokens, furthest)
+            # All of it, a part of it, and again a place before what the first one wrote.
+            assert asked(26, 7) == (whole[26:33], 2)
+            assert asked(20, 4) == (whole[20:24], 1)
+            assert asked(23, 3) == (whole[23:26], 1)
+            chat.end()  # what is saved is in the run's folder
+        # Tokens of the file are part of the text.
+        alone = generator.generate(whole[:20], 6, penalized, lambda _: None).token_ids
+        assert list(alone) != whole[20:26]
         chat.load_image("a.bin", tokens, furthest)
-        assert asked(14, 6) == (whole[14:20], 2)
-        chat.end()  # what is saved is in the run's folder
-        chat.load_image("a.bin", tokens, furthest)
-        assert asked(14, 6) == (whole[14:20], 2)
+        assert asked(20, 6, penalized) == (list(alone), 1)
         chat.remove_image("a.bin")
         with pytest.raises(RunError, match=r"a\.bin is no snapshot of a cache"):
             chat.load_image("a.bin", tokens, furthest)
+        with pytest.raises(DeviceError, match=r"left no a\.bin\.tmp"):
+            chat.pull_image("a.bin.tmp")
+
+
+def test_of_an_image_only_what_is_filled_takes_room(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    sizes = []
+    with _opened(runner, programs, tmp_path) as generator, ChatProcess(generator) as chat:
+        for tokens in (1, CAPACITY - 1):
+            chat.feed((3,) * tokens)
+            chat.save_image("a.bin")
+            sizes.append(chat.pull_image("a.bin").stat().st_size)
+    assert sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda file: file[:-4], "a.bin is damaged"),
+        (lambda file: file + b"1", "a.bin is damaged"),
+        (lambda file: file[:7], "a.bin is no snapshot of a cache"),
+        (lambda file: b"x" * len(file), "a.bin is no snapshot of a cache"),
+        (lambda file: file[:16] + bytes([file[16] ^ 1]) + file[17:], "with another cache"),
+        # A part that would be beyond the memory.
+        (lambda file: file[:24] + b"\xff" * 7 + b"\x7f" + file[32:], "a.bin is damaged"),
+    ],
+)
+def test_an_image_that_is_not_sound_is_refused(
+    runner: Start,
+    programs: Programs,
+    tmp_path: Path,
+    damage: Callable[[bytes], bytes],
+    message: str,
+) -> None:
+    with _opened(runner, programs, tmp_path) as generator, ChatProcess(generator) as chat:
+        chat.feed((3, 4, 5))
+        chat.save_image("a.bin")
+        generator.put("a.bin", damage(chat.pull_image("a.bin").read_bytes()))
+        with pytest.raises(RunError, match=re.escape(message)):
+            chat.load_image("a.bin", (3, 4, 5), 3)
+
+
+@pytest.mark.parametrize(
+    ("ids", "furthest", "message"),
+    [
+        ((3, VOCABULARY), 2, f"the snapshot has the id {VOCABULARY}"),
+        ((3,) * (CAPACITY + 1), CAPACITY + 1,
+         f"the snapshot has {CAPACITY + 1} tokens, the context {CAPACITY}"),
+        ((3, 4), 1, "expects an end that is not before that of the tokens"),
+    ],
+)  # fmt: skip
+def test_the_text_of_an_image_has_to_fit(
+    runner: Start,
+    programs: Programs,
+    tmp_path: Path,
+    ids: Sequence[int],
+    furthest: int,
+    message: str,
+) -> None:
+    with _opened(runner, programs, tmp_path) as generator, ChatProcess(generator) as chat:
+        chat.feed((3, 4))
+        chat.save_image("a.bin")
+        with pytest.raises(RunError, match=message):
+            chat.load_image("a.bin", ids, furthest)
 
 
 @pytest.mark.parametrize("name", ["dynamic", "verifying", "static", "each", "forward"])
