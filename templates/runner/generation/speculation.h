@@ -145,10 +145,20 @@ class Pace {
       seen_[kind(matched)].add(right);
     }
     count_tokens(1);
-    since_single_ = 0;
-    // The first calls of a process may take several times as long.
+    const double before = single_;
+    // The first calls of a process may take several times as long. After many calls without a single
+    // token, its time counts more than what is known from before.
+    const double part = std::min(0.1 * static_cast<double>(1 + since_single_), 0.5);
     single_ = ++singles_ <= kFirstSingles && single_ != 0 ? std::min(single_, ns)
-                                                          : smoothed(single_, ns, 0.1);
+                                                          : smoothed(single_, ns, part, part);
+    // These calls were counted in the time from before. If the machine is slower now, it was for
+    // them, too.
+    for (size_t i = 0; i < costs_.size(); ++i) {
+      costs_[i] *= since_single_of_[i] ? before / single_ : 1;
+    }
+    drafting_ *= since_single_ > 0 ? before / single_ : 1;
+    since_single_of_.fill(false);
+    since_single_ = 0;
   }
 
   // A call that verified `proposed` tokens, of which `accepted` were right, and gave one more. In
@@ -159,9 +169,11 @@ class Pace {
     for (size_t i = 0; i < std::min(accepted + 1, proposed); ++i) {
       seen_[kind(after(matched, i))].add(i < accepted);
     }
-    double& cost = costs_[index_of(proposed + 1)];
-    cost = smoothed(cost, (ns - drafting - behind) / single_, 0.25);
-    drafting_ = smoothed(drafting_, drafting / single_ / static_cast<double>(proposed), 0.25);
+    const size_t size = index_of(proposed + 1);
+    since_single_of_[size] = true;
+    costs_[size] = smoothed(costs_[size], (ns - drafting - behind) / single_, kShorter, kLonger);
+    drafting_ = smoothed(drafting_, drafting / single_ / static_cast<double>(proposed), kShorter,
+                         kLonger);
     const auto tokens = static_cast<double>(accepted + 1);
     balance_ = std::min(balance_ + tokens - ns / single_, kSaved);
     count_tokens(tokens);
@@ -200,6 +212,8 @@ class Pace {
   // A draft can propose at each token, and single ones would never be timed: so many are at first,
   // and one after so many calls.
   static constexpr size_t kFirstSingles = 3, kMostWithout = 32;
+  // How much a call counts that verified, where it took less time than known before, and more.
+  static constexpr double kShorter = 0.25, kLonger = 0.1;
   // Matches of up to so many tokens, and how often the next token is right, as far as nothing is
   // seen in the text itself: less often than in most texts, so that one without repetitions does not
   // lose by it. In a text that copies, it is soon seen.
@@ -260,7 +274,8 @@ class Pace {
   }
 
   // Other work on the machine makes single times long, which are no measure.
-  static double smoothed(double before, double now, double part) {
+  static double smoothed(double before, double now, double shorter, double longer) {
+    const double part = now < before ? shorter : longer;
     return before == 0 ? now : before + part * (std::min(now, 3 * before) - before);
   }
 
@@ -295,6 +310,8 @@ class Pace {
   std::array<double, kSizes.size()> costs_{};
   // Single tokens so far, and calls that verified since the last one.
   size_t singles_ = 0, since_single_ = 0;
+  // Of which sizes these were.
+  std::array<bool, kSizes.size()> since_single_of_{};
   // What a draft takes for a proposal.
   double drafting_ = 0;
   std::array<Share, kPriors.size()> seen_{};

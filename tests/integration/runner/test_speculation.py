@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 import shutil
+import statistics
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -89,6 +90,8 @@ _DRAFTED = """
 int main(int argc, char** argv) {
   const double two = std::atof(argv[1]), eight = std::atof(argv[2]), sixteen = std::atof(argv[3]);
   const double drafting = std::atof(argv[4]);
+  // Times of tokens in the middle of a text, and the share of calls that take twice as long.
+  const double slower = std::atof(argv[5]), disturbed = std::atof(argv[6]);
   const auto cost = [&](size_t size) {
     const double d = static_cast<double>(size);
     return size == 1 ? 1 : size <= 8 ? two + (eight - two) * (d - 2) / 6
@@ -97,33 +100,39 @@ int main(int argc, char** argv) {
   Pace pace;
   std::mt19937 chance(4);
   std::uniform_real_distribution<double> draw(0, 1);
-  for (int text = 5; text < argc; ++text) {
+  for (int text = 7; text < argc; ++text) {
     pace.restart();
-    double time = 0, behind = 0;
+    double time = 0, plain = 0, behind = 0;
     size_t tokens = 0, proposed = 0, accepted = 0;
     const double each = std::atof(argv[text]);
     const bool promises = pace.promises();
     while (tokens < 400) {
-      const size_t count = pace.proposed(Pace::kDrafted, 15, behind > 2 ? 0.04 * behind * 1e6 : 0);
+      const double now = (tokens >= 100 && tokens < 250 ? slower : 1) *
+                         (disturbed > 0 && draw(chance) < disturbed ? 2 : 1);
+      const size_t count =
+          pace.proposed(Pace::kDrafted, 15, behind > 2 ? now * 0.04 * behind * 1e6 : 0);
       if (count == 0) {
-        time += 1;
+        time += now;
+        plain += now;
         tokens += 1;
         behind += 1;
-        pace.add_single(1e6);
+        pace.add_single(now * 1e6);
         continue;
       }
       const double late = behind > 2 ? 0.04 * behind : 0, own = drafting * count;
       behind = 0;
       size_t right = 0;
       while (right < count && draw(chance) < each) ++right;
-      time += cost(count + 1) + own + late;
-      pace.add_verified(Pace::kDrafted, count, right, (cost(count + 1) + own + late) * 1e6,
-                        own * 1e6, late * 1e6);
+      const double took = now * (cost(count + 1) + own + late);
+      time += took;
+      plain += now * static_cast<double>(right + 1);
+      pace.add_verified(Pace::kDrafted, count, right, took * 1e6, now * own * 1e6,
+                        now * late * 1e6);
       proposed += count;
       accepted += right;
       tokens += right + 1;
     }
-    std::printf("%g %zu %zu %d ", static_cast<double>(tokens) / time, proposed, accepted, promises);
+    std::printf("%g %zu %zu %d ", plain / time, proposed, accepted, promises);
   }
 }
 """
@@ -315,8 +324,14 @@ class Drafted:
 def drafted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Drafted]]:
     path = _compiled(tmp_path_factory.mktemp("drafted"), _DRAFTED)
 
-    def generated(costs: Sequence[float], drafting: float, *right: float) -> list[Drafted]:
-        command = [str(path), *map(str, (*costs, drafting, *right))]
+    def generated(
+        costs: Sequence[float],
+        drafting: float,
+        *right: float,
+        slower: float = 1,
+        disturbed: float = 0,
+    ) -> list[Drafted]:
+        command = [str(path), *map(str, (*costs, drafting, slower, disturbed, *right))]
         words = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         rows = [words[i : i + 4] for i in range(0, len(words), 4)]
         return [Drafted(float(a), int(b), int(c), bool(int(d))) for a, b, c, d in rows]
@@ -350,6 +365,25 @@ def test_a_draft_that_does_not_pay_costs_next_to_nothing(
         assert drafting < 0.9 or not texts[1].promised
     found = drafted(large, 0.1, 0.0, 0.8, 0.8, 0.8)  # another kind of text
     assert found[3].speed_up > 1.5
+
+
+@pytest.mark.parametrize(
+    ("slower", "disturbed", "least"),
+    [(1.3, 0, 0.95), (1.6, 0, 0.9), (0.6, 0, 0.95), (1, 0.1, 0.85)],
+)
+def test_a_draft_is_not_given_up_where_the_machine_is_slower_for_a_time(
+    drafted: Callable[..., list[Drafted]], slower: float, disturbed: float, least: float
+) -> None:
+    """Single tokens, whose time would show it, are rare while a draft pays."""
+    _, large = _COSTS
+
+    def speed_up(drafting: float, right: float, slower: float = 1, disturbed: float = 0) -> float:
+        texts = drafted(large, drafting, *[right] * 20, slower=slower, disturbed=disturbed)
+        return statistics.geometric_mean(text.speed_up for text in texts)
+
+    for right in (0.7, 0.8):
+        assert speed_up(0.1, right, slower, disturbed) > least * speed_up(0.1, right), right
+    assert speed_up(0.9, 0.7, slower, disturbed) > 0.99
 
 
 def test_verified_tokens_have_the_probabilities_of_the_sampling(tmp_path: Path) -> None:
