@@ -402,10 +402,10 @@ def save_line(path: str) -> str:
 
 
 def load_line(furthest: int, tokens: str, image: str) -> str:
-    """The line that replaces the cache by that of the file `image`.
+    """The line that restores the cache from the snapshot `image`.
 
-    `furthest` is the furthest end of a call since the position was 0, and `tokens` the file with
-    the token ids of the cache, without spaces in its name.
+    `furthest` is the furthest position that a call reached since the cache was empty. `tokens` is
+    the file with the ids of the cached tokens; its name has no spaces.
     """
     return f"load {furthest} {tokens} {image}"
 

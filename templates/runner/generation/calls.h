@@ -121,8 +121,8 @@ class Calls {
   // Whether what tokens at this position look back to is still there.
   bool reaches(int64_t position) const { return position == 0 || end_ - position <= rewind_; }
 
-  // Writes what is kept of the text, or restores that of another one, whose furthest call ended at
-  // `end`.
+  // Saves the cache to a snapshot file, or restores it from one. `end` is the furthest position that
+  // a call of the saved text reached.
   void save(const std::string& path) const { SnapshotFile(path).write(kept()); }
   void load(const std::string& path, int64_t end) {
     SnapshotFile(path).read(kept());

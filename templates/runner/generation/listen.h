@@ -143,8 +143,8 @@ class Listener {
     point.before = cache_;
   }
 
-  // Replaces the cache by that of a file: the furthest end of a call, which may be beyond its tokens,
-  // the path of these, and of the file.
+  // Restores the cache from a snapshot. The line has the furthest position that a call reached, which
+  // may be beyond the cached tokens, the path of their ids, and that of the snapshot.
   void load(Words& words) {
     const int64_t end = words.number("the end of a call from 0 on", 0);
     std::vector<int64_t> tokens = read_tokens((folder_ / words.word("the path of tokens")).string());

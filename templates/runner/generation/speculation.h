@@ -146,19 +146,21 @@ class Pace {
     }
     count_tokens(1);
     const double before = single_;
-    // The first calls of a process may take several times as long. After many calls without a single
-    // token, its time counts more than what is known from before.
-    const double part = std::min(0.1 * static_cast<double>(1 + since_single_), 0.5);
+    // The first calls of a process may take several times as long. The more calls there were since
+    // the last single token, the less its time counts.
+    const double part = std::min(kSingle * static_cast<double>(1 + since_single_), kSingleMost);
     single_ = ++singles_ <= kFirstSingles && single_ != 0 ? std::min(single_, ns)
                                                           : smoothed(single_, ns, part, part);
-    // These calls were counted in the time from before. If the machine is slower now, it was for
-    // them, too.
-    for (size_t i = 0; i < costs_.size(); ++i) {
-      costs_[i] *= since_single_of_[i] ? before / single_ : 1;
+    // The costs of these calls are relative to the previous time of a single token. If the machine has
+    // become slower, it was slower for them, too.
+    if (since_single_ > 0) {
+      for (size_t i = 0; i < costs_.size(); ++i) {
+        costs_[i] *= updated_[i] ? before / single_ : 1;
+      }
+      drafting_ *= before / single_;
+      updated_.fill(false);
+      since_single_ = 0;
     }
-    drafting_ *= since_single_ > 0 ? before / single_ : 1;
-    since_single_of_.fill(false);
-    since_single_ = 0;
   }
 
   // A call that verified `proposed` tokens, of which `accepted` were right, and gave one more. In
@@ -170,7 +172,7 @@ class Pace {
       seen_[kind(after(matched, i))].add(i < accepted);
     }
     const size_t size = index_of(proposed + 1);
-    since_single_of_[size] = true;
+    updated_[size] = true;
     costs_[size] = smoothed(costs_[size], (ns - drafting - behind) / single_, kShorter, kLonger);
     drafting_ = smoothed(drafting_, drafting / single_ / static_cast<double>(proposed), kShorter,
                          kLonger);
@@ -212,8 +214,9 @@ class Pace {
   // A draft can propose at each token, and single ones would never be timed: so many are at first,
   // and one after so many calls.
   static constexpr size_t kFirstSingles = 3, kMostWithout = 32;
-  // How much a call counts that verified, where it took less time than known before, and more.
-  static constexpr double kShorter = 0.25, kLonger = 0.1;
+  // Smoothing factors: of single tokens in a row and at most after other calls, and of calls that
+  // verify, where they are faster or slower than estimated.
+  static constexpr double kSingle = 0.1, kSingleMost = 0.5, kShorter = 0.25, kLonger = 0.1;
   // Matches of up to so many tokens, and how often the next token is right, as far as nothing is
   // seen in the text itself: less often than in most texts, so that one without repetitions does not
   // lose by it. In a text that copies, it is soon seen.
@@ -310,8 +313,8 @@ class Pace {
   std::array<double, kSizes.size()> costs_{};
   // Single tokens so far, and calls that verified since the last one.
   size_t singles_ = 0, since_single_ = 0;
-  // Of which sizes these were.
-  std::array<bool, kSizes.size()> since_single_of_{};
+  // The sizes of these calls.
+  std::array<bool, kSizes.size()> updated_{};
   // What a draft takes for a proposal.
   double drafting_ = 0;
   std::array<Share, kPriors.size()> seen_{};
