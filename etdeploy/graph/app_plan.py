@@ -18,7 +18,7 @@ from etdeploy.program.folder import FORWARD
 from etdeploy.program.generation import attention_of
 from etdeploy.program.model import EMPTY_PROGRAM, Delegate, Method, Operator, Program
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.rules import with_settings
+from etdeploy.recipe.rules.remedies import with_settings
 from etdeploy.targets.platforms import ANDROID_ABIS, Target, find_target, host_target
 
 _STOCK = (

@@ -59,7 +59,7 @@ from etdeploy.provider.checkout import (
     require_readable,
 )
 from etdeploy.provider.wheel import obtain_wheel, wheel_problem
-from etdeploy.recipe.rules import remedies_for
+from etdeploy.recipe.rules.remedies import remedies_for
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.targets.platforms import find_target
 

@@ -17,7 +17,7 @@ from etdeploy.plan.derive import require_feasible
 from etdeploy.program.model import EMPTY_PROGRAM
 from etdeploy.program.tokenizer import require_speech, tokenizer_folder
 from etdeploy.provider.checkout import require_readable
-from etdeploy.recipe.rules import remedies_for
+from etdeploy.recipe.rules.remedies import remedies_for
 
 
 def refuse_early(resolved: Resolved, *, with_runner: bool = True, measures: bool = False) -> None:

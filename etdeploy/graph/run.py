@@ -21,7 +21,7 @@ from etdeploy.graph.preflight import model_notes, refuse_early
 from etdeploy.graph.resolve import Lookups, Resolved, resolve
 from etdeploy.graph.tasks.engine import Run, TaskRunResult, as_error, cause_of, is_stop, run_tasks
 from etdeploy.graph.tasks.steps import Slots, Task, tasks_of
-from etdeploy.recipe.rules import remedies_for
+from etdeploy.recipe.rules.remedies import remedies_for
 
 
 @dataclass(frozen=True)

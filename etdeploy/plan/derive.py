@@ -58,7 +58,8 @@ from etdeploy.plan.rules import (
 )
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.rules import keys_needing_build, with_settings
+from etdeploy.recipe.rules.remedies import with_settings
+from etdeploy.recipe.rules.sections import keys_needing_build
 from etdeploy.targets.ndk import soc_name
 from etdeploy.targets.platforms import Target, find_target
 

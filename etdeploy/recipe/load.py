@@ -19,7 +19,7 @@ from etdeploy.recipe.llm_config import embed_file
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.paths import KEYS_BY_SUFFIX, absolute_paths, hub_model
 from etdeploy.recipe.problems import translate
-from etdeploy.recipe.rules import MODEL_SOURCES
+from etdeploy.recipe.rules.common import MODEL_SOURCES
 from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates, names_timm
 
 # An override that is the value of model.hf, or of another key by its suffix, and not read as YAML.

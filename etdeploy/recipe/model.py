@@ -15,15 +15,15 @@ from etdeploy.backends.rewrites import AUTO, REWRITES
 from etdeploy.backends.schemes import DEFAULT, LINEAR_SCHEMES
 from etdeploy.recipe import llm_config
 from etdeploy.recipe.choice import Choice, Takes, all_different
-from etdeploy.recipe.rules import (
+from etdeploy.recipe.rules.common import (
     DEFAULT_EVALUATED,
     DEFAULT_GROUP_SIZE,
     DEFAULT_SINKS,
     LANGUAGE_MODELS,
-    RULES,
-    recipe_rules,
     require,
 )
+from etdeploy.recipe.rules.recipe import recipe_rules
+from etdeploy.recipe.rules.sections import RULES
 from etdeploy.recipe.tasks import (
     IMAGE_CLASSIFICATION,
     SPEECH_RECOGNITION,

@@ -19,7 +19,7 @@ from etdeploy.backends.registry import exporting_backends, plugged_backends
 from etdeploy.backends.schemes import DEFAULT, QUANTIZATIONS
 from etdeploy.recipe.choice import Choice, Takes
 from etdeploy.recipe.model import Recipe, section_of
-from etdeploy.recipe.rules import MODEL_SOURCES
+from etdeploy.recipe.rules.common import MODEL_SOURCES
 
 _INTRODUCTION = f"""# Recipes
 

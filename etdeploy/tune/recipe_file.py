@@ -16,7 +16,7 @@ from etdeploy.core.errors import RecipeError
 from etdeploy.core.files.delivery import ResultFile
 from etdeploy.recipe.find import bundled_recipes
 from etdeploy.recipe.load import LoadedRecipe, Overrides, load_recipe
-from etdeploy.recipe.rules import MODEL_SOURCES
+from etdeploy.recipe.rules.common import MODEL_SOURCES
 from etdeploy.tune.metrics import METRICS
 from etdeploy.tune.result import Claim, TunedCandidate, TuneResult
 

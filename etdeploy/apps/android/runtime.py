@@ -28,7 +28,7 @@ from etdeploy.plan.components import (
 from etdeploy.plan.requirements import some
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.rules import keys_needing_build
+from etdeploy.recipe.rules.sections import keys_needing_build
 from etdeploy.targets.platforms import ANDROID_ABIS, find_target
 
 GROUP = "org.pytorch"

@@ -23,7 +23,7 @@ from etdeploy.core.processes import process
 from etdeploy.core.processes.process import run_git
 from etdeploy.farm.verdicts.bisect import Candidate
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides, load_recipe
-from etdeploy.recipe.rules import MODEL_SOURCES
+from etdeploy.recipe.rules.common import MODEL_SOURCES
 
 _PREFIX = "etdeploy-bisect-"
 _SHORT = 12

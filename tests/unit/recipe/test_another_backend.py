@@ -13,7 +13,7 @@ from etdeploy.backends.schemes import OTHER_BACKEND
 from etdeploy.core.errors import ExportError
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
-from etdeploy.recipe.rules import remedies_for, with_settings
+from etdeploy.recipe.rules.remedies import remedies_for, with_settings
 
 TEXT = {"hf": "org/model"}
 QNN: dict[str, Any] = {
