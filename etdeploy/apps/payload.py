@@ -49,7 +49,7 @@ from etdeploy.program.model import Program, TensorInfo
 from etdeploy.program.quality import measure_distance
 from etdeploy.program.tokenizer import TOKENIZER_FILE, load_template, tokenizer_folder
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.recipe.model import BenchmarkGeneration, Tolerance
+from etdeploy.recipe.sections.benchmark import BenchmarkGeneration, Tolerance
 from etdeploy.recipe.tasks import IMAGE_CLASSIFICATION, SPEECH_RECOGNITION, TEXT_GENERATION
 from etdeploy.runner.generation import Sampling
 

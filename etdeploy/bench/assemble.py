@@ -66,8 +66,8 @@ from etdeploy.program.folder import IDLE, REWRITES, Provenance, load_provenance
 from etdeploy.program.generation import Draft
 from etdeploy.program.model import Method, Operator, Program
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.recipe.model import Tolerance
 from etdeploy.recipe.paths import relative_path, relative_paths
+from etdeploy.recipe.sections.benchmark import Tolerance
 from etdeploy.runner.etdump import Kernel, TraceSummary
 from etdeploy.runner.generation import GenerationResults
 from etdeploy.runner.model import BuiltRunner

@@ -19,7 +19,7 @@ from etdeploy.core.console import count
 from etdeploy.core.errors import DeviceError
 from etdeploy.core.values import Progress
 from etdeploy.devices.base import Device, DeviceState, TimedState
-from etdeploy.recipe.model import Cooldown
+from etdeploy.recipe.sections.benchmark import Cooldown
 from etdeploy.runner.protocol import Processors, RunnerResults
 
 # The most samples of a pass in a record: one for every second of a short pass.

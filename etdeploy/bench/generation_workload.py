@@ -30,13 +30,9 @@ from etdeploy.program.generation import (
 from etdeploy.program.generation import random_ids as draw_ids
 from etdeploy.program.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_folder
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.recipe.model import (
-    Benchmark,
-    BenchmarkGeneration,
-    ExportGeneration,
-    Recipe,
-    Speculation,
-)
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.sections.benchmark import Benchmark, BenchmarkGeneration, Speculation
+from etdeploy.recipe.sections.export import ExportGeneration
 from etdeploy.recipe.tasks import has_encoder
 from etdeploy.runner.generation import (
     EncoderRun,

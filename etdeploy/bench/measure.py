@@ -41,7 +41,7 @@ from etdeploy.plan.components import THREADPOOL
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe
-from etdeploy.recipe.model import Cooldown
+from etdeploy.recipe.sections.benchmark import Cooldown
 from etdeploy.runner.model import BuiltRunner
 
 

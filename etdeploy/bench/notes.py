@@ -24,7 +24,7 @@ from etdeploy.program.folder import (
     FORWARD,
 )
 from etdeploy.program.generation import Generation
-from etdeploy.recipe.model import Benchmark, Cooldown
+from etdeploy.recipe.sections.benchmark import Benchmark, Cooldown
 
 # In percent of the median. Within one start on a quiet machine it is a few percent.
 SPREAD_LIMIT = 20.0

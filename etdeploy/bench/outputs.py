@@ -28,7 +28,7 @@ from etdeploy.program.folder import Provenance, Stored, TensorFile
 from etdeploy.program.generation import ExpectedText, LogitNoise, NextToken, logit_distance
 from etdeploy.program.model import PlainValue
 from etdeploy.program.quality import TensorDistance, measure_distance
-from etdeploy.recipe.model import Tolerance
+from etdeploy.recipe.sections.benchmark import Tolerance
 from etdeploy.runner.protocol import RunnerOutput
 
 # Files of a task's result in the record's folder; the first gets a suffix.

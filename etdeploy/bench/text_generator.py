@@ -20,7 +20,8 @@ from etdeploy.core.values import Value
 from etdeploy.devices.base import Bundle, Device
 from etdeploy.program.generation import Draft, Generation
 from etdeploy.program.tokenizer import TextStream, Tokenizer
-from etdeploy.recipe.model import BenchmarkGeneration, Recipe, Speculation
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.sections.benchmark import BenchmarkGeneration, Speculation
 from etdeploy.runner.generation import (
     CallCounts,
     GenerationResults,

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from etdeploy.program.generation import LogitNoise
 from etdeploy.program.quality import TensorDistance
-from etdeploy.recipe.model import Tolerance
+from etdeploy.recipe.sections.benchmark import Tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -28,15 +28,15 @@ from etdeploy.program.model import Program
 from etdeploy.program.tokenizer import Speech
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.llm_config import llm_files, soc_in, with_files
-from etdeploy.recipe.model import (
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.paths import NO_TEXT, hub_program
+from etdeploy.recipe.sections.export import (
     CalibrationText,
     Export,
     ExportGeneration,
-    Model,
     PartQuantization,
-    Recipe,
 )
-from etdeploy.recipe.paths import NO_TEXT, hub_program
+from etdeploy.recipe.sections.model import Model
 from etdeploy.recipe.tasks import has_encoder
 
 # Texts that a language model reads when it is exported, unless the recipe names others. They were

@@ -37,7 +37,7 @@ from etdeploy.program.folder import (
 )
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe, Override, Overrides
-from etdeploy.recipe.model import DRAFT
+from etdeploy.recipe.sections.benchmark import DRAFT
 
 # Begins the text of every lock file; `ResultFile` knows one by it.
 FIRST_KEY = '{\n  "etdeploy_lock":'

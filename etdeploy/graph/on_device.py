@@ -37,7 +37,7 @@ from etdeploy.graph.tasks.steps import Load, Step, StepLog
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.generation import Draft, Generation
-from etdeploy.recipe.model import BenchmarkGeneration
+from etdeploy.recipe.sections.benchmark import BenchmarkGeneration
 from etdeploy.runner.model import BuiltRunner
 from etdeploy.runner.protocol import RunnerOutput
 

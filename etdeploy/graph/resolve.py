@@ -28,7 +28,7 @@ from etdeploy.program.generation import Generation
 from etdeploy.program.model import Program
 from etdeploy.provider.checkout import Checkout, find_checkout, read_options
 from etdeploy.provider.wheel import executorch_version
-from etdeploy.recipe.model import BenchmarkGeneration
+from etdeploy.recipe.sections.benchmark import BenchmarkGeneration
 from etdeploy.runner.fingerprint import rules_digest, runner_fingerprint
 from etdeploy.targets.platforms import find_target
 

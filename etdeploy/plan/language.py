@@ -17,7 +17,8 @@ from etdeploy.program.generation import (
     attention_of,
     layout_for,
 )
-from etdeploy.recipe.model import CalibrationText, ExportGeneration, Recipe
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.sections.export import CalibrationText, ExportGeneration
 from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
 _STOCK = (

@@ -21,7 +21,8 @@ from etdeploy.plan.components import (
 )
 from etdeploy.program.generation import attention_of, layout_for
 from etdeploy.program.model import Method, Program
-from etdeploy.recipe.model import ExportGeneration, Recipe
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.sections.export import ExportGeneration
 from etdeploy.targets import ndk, platforms
 from etdeploy.targets.platforms import ANDROID_ABIS, Target
 

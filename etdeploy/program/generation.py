@@ -36,7 +36,8 @@ from pydantic import Field
 
 from etdeploy.backends.registry import backend_named
 from etdeploy.core.values import Value
-from etdeploy.recipe.model import CacheChoice, ExportGeneration, Recipe
+from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.sections.export import CacheChoice, ExportGeneration
 from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
 

@@ -17,8 +17,8 @@ from etdeploy.core.files.basic import not_regular
 from etdeploy.recipe import llm_config
 from etdeploy.recipe.document import Document, SourceLocation
 from etdeploy.recipe.find import resolved
-from etdeploy.recipe.model import DRAFT
 from etdeploy.recipe.rules.common import LANGUAGE_MODELS
+from etdeploy.recipe.sections.benchmark import DRAFT
 from etdeploy.recipe.tasks import TEXT_GENERATION, complete_task, generates
 
 EVALUATE = ("export", "generation", "evaluate")

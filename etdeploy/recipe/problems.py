@@ -13,9 +13,10 @@ from pydantic_core import ErrorDetails
 
 from etdeploy.core.errors import Problem
 from etdeploy.recipe.document import Document, KeyPath, SourceLocation
-from etdeploy.recipe.model import Recipe, section_of
+from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules.recipe import recipe_rules
 from etdeploy.recipe.rules.sections import RULES
+from etdeploy.recipe.sections.base import section_of
 
 _KINDS: Mapping[str, str] = {
     "int_type": "a whole number",

@@ -18,8 +18,9 @@ from pydantic_core import PydanticUndefined
 from etdeploy.backends.registry import exporting_backends, plugged_backends
 from etdeploy.backends.schemes import DEFAULT, QUANTIZATIONS
 from etdeploy.recipe.choice import Choice, Takes
-from etdeploy.recipe.model import Recipe, section_of
+from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules.common import MODEL_SOURCES
+from etdeploy.recipe.sections.base import section_of
 
 _INTRODUCTION = f"""# Recipes
 

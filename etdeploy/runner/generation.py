@@ -62,7 +62,7 @@ from pydantic import Field
 
 from etdeploy.core.values import Value
 from etdeploy.program.generation import Draft, GenerationMethod, StaticCache
-from etdeploy.recipe.model import Speculation
+from etdeploy.recipe.sections.benchmark import Speculation
 from etdeploy.runner.protocol import StartResults
 
 

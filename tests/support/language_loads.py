@@ -17,7 +17,7 @@ from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language.load import load_model
 from etdeploy.export.worker.language.tokenizer import stop_ids
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 from tests.support.language_models import save_llama
 
 # transformers copies the file before it imports it, so the folder is named.

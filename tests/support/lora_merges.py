@@ -28,7 +28,7 @@ from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language.load import load_model
 from etdeploy.export.worker.language.lora import adapted_model, with_adapters
 from etdeploy.export.worker.lowering.stored import StoredWeight
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 from tests.support.gguf_export import PARTS, as_written
 from tests.support.gguf_files import (
     HEADS,

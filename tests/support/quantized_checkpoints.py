@@ -21,7 +21,7 @@ from etdeploy.export.spec import CALIBRATION_TEXT, ExportSpec, HfModel
 from etdeploy.export.worker.language.load import load_model
 from etdeploy.export.worker.lowering.quantize import quantize_layers
 from etdeploy.export.worker.lowering.scales import Activations
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 
 State = dict[str, torch.Tensor]
 

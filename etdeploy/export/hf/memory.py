@@ -28,7 +28,7 @@ from etdeploy.export.hf.prequantized import read_prequantized
 from etdeploy.export.hf.tensors import checkpoint_tensors
 from etdeploy.export.spec import ExportSpec
 from etdeploy.program.generation import CACHE_BITS
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 from etdeploy.recipe.tasks import TEXT_GENERATION
 
 _MIB = 1 << 20

@@ -17,8 +17,8 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import find_disk_full, not_regular, write_atomic, write_if_changed
 from etdeploy.core.files.delivery import require_writable
 from etdeploy.recipe.choice import Takes
-from etdeploy.recipe.model import Section, section_of
 from etdeploy.recipe.reference import described_schema, section_table
+from etdeploy.recipe.sections.base import Section, section_of
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _MOST_REPEATS = 1000

@@ -32,7 +32,8 @@ from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import LoadedRecipe, load_recipe
-from etdeploy.recipe.model import Benchmark, Runtime
+from etdeploy.recipe.sections.benchmark import Benchmark
+from etdeploy.recipe.sections.runtime import Runtime
 from etdeploy.report.run import summary
 from etdeploy.report.terminal import render
 from etdeploy.runner.model import BuiltRunner

@@ -26,7 +26,7 @@ from etdeploy.core.errors import DeviceError, RunError
 from etdeploy.devices.registry import open_device
 from etdeploy.program.generation import Draft, Generation
 from etdeploy.program.inspect import inspect_file
-from etdeploy.recipe.model import Speculation
+from etdeploy.recipe.sections.benchmark import Speculation
 from etdeploy.runner.etdump import read_summary
 from etdeploy.runner.fingerprint import runner_sources
 from etdeploy.runner.generation import (

@@ -20,7 +20,7 @@ from etdeploy.bench.records.performance import CooldownWait, DisturbanceKind
 from etdeploy.bench.run_pass import PassResult, Results, add_disturbances
 from etdeploy.bench.starts import StartSeries
 from etdeploy.devices.base import CpuCluster, DeviceState, TimedState
-from etdeploy.recipe.model import Cooldown
+from etdeploy.recipe.sections.benchmark import Cooldown
 from etdeploy.runner.protocol import Processors, RunnerResults
 from tests.support.bench_values import make_device, make_pass, make_results
 from tests.support.facts import lacks

@@ -23,7 +23,7 @@ from etdeploy.export.finished import DraftProgram, read_draft
 from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.program.generation import Generation
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 from tests.support.bench_values import make_program_folder, make_runner
 from tests.support.program_files import INT64, Plan, Tensor, pte
 from tests.support.text_values import (

@@ -23,7 +23,7 @@ from etdeploy.program.folder import TensorFile
 from etdeploy.program.generation import LogitNoise
 from etdeploy.program.model import PlainValue
 from etdeploy.program.quality import measure_distance
-from etdeploy.recipe.model import Tolerance
+from etdeploy.recipe.sections.benchmark import Tolerance
 from etdeploy.runner.protocol import RunnerOutput
 from tests.support.bench_values import make_program_folder, make_results
 from tests.support.facts import lacks

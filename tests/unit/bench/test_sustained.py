@@ -33,7 +33,7 @@ from etdeploy.bench.sustained import (
     start_rate,
 )
 from etdeploy.devices.base import Capabilities, CpuCluster, DeviceState
-from etdeploy.recipe.model import Cooldown
+from etdeploy.recipe.sections.benchmark import Cooldown
 from etdeploy.runner.protocol import RunnerSustained
 from tests.support.facts import lacks
 

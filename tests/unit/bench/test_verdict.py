@@ -15,7 +15,7 @@ from etdeploy.bench.verdict import explain, require_match
 from etdeploy.core.errors import MismatchError
 from etdeploy.devices.base import Capabilities
 from etdeploy.program.generation import ExpectedText, GreedyText, LogitNoise, NextToken
-from etdeploy.recipe.model import Tolerance
+from etdeploy.recipe.sections.benchmark import Tolerance
 from tests.support.bench_values import (
     FOLDER,
     UNCOMPARED,

@@ -19,7 +19,7 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import DeviceError, Interrupted
 from etdeploy.core.values import silent
 from etdeploy.devices.base import DeviceState, TimedState
-from etdeploy.recipe.model import Cooldown
+from etdeploy.recipe.sections.benchmark import Cooldown
 from tests.support.bench_device import FakeDevice
 from tests.support.facts import lacks
 

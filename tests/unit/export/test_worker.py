@@ -13,7 +13,7 @@ from etdeploy.export.protocol import FAILURE_FILE, ExportFailure
 from etdeploy.export.spec import CodeReference, ExportSpec, HfModel
 from etdeploy.export.worker.__main__ import main
 from etdeploy.export.worker.loading import paths
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 from tests.support.facts import lacks
 
 

@@ -20,7 +20,7 @@ from etdeploy.graph.pipeline import make_steps, origin
 from etdeploy.graph.resolve import resolve
 from etdeploy.graph.tasks.steps import Step, StepLog
 from etdeploy.recipe.load import load_recipe
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 from tests.support.runtime_values import make_method, make_program
 
 

@@ -11,7 +11,11 @@ from pydantic import BaseModel
 from etdeploy.bench.records.record import RunRecord
 from etdeploy.history import series
 from etdeploy.history.series import distinct_labels, explain_differences, series_from
-from etdeploy.recipe.model import App, Benchmark, Export, ExportGeneration, Model, Runtime
+from etdeploy.recipe.sections.app import App
+from etdeploy.recipe.sections.benchmark import Benchmark
+from etdeploy.recipe.sections.export import Export, ExportGeneration
+from etdeploy.recipe.sections.model import Model
+from etdeploy.recipe.sections.runtime import Runtime
 from tests.support.bench_values import make_device, make_program, make_record
 
 CONTENT: dict[str, Any] = {

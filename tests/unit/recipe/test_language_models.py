@@ -10,8 +10,8 @@ import pytest
 from etdeploy.core.errors import RecipeError
 from etdeploy.export.spec import CALIBRATION_TEXT, export_spec
 from etdeploy.recipe.load import load_recipe
-from etdeploy.recipe.model import ExportGeneration
 from etdeploy.recipe.paths import relative_paths
+from etdeploy.recipe.sections.export import ExportGeneration
 from tests.support.facts import lacks
 
 HF = "model: {hf: org/model}\n"

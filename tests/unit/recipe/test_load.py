@@ -12,9 +12,9 @@ import yaml
 from etdeploy.core.errors import RecipeError
 from etdeploy.recipe.document import read_document
 from etdeploy.recipe.load import load_recipe
-from etdeploy.recipe.model import Section
 from etdeploy.recipe.paths import relative_paths
 from etdeploy.recipe.reference import reference, schema
+from etdeploy.recipe.sections.base import Section
 
 ROOT = Path(__file__).resolve().parents[3]
 MLP = "model: {example: mlp}\n"

@@ -11,8 +11,8 @@ import pytest
 from etdeploy.core.errors import RecipeError
 from etdeploy.export.spec import TaskInput, export_spec
 from etdeploy.recipe.load import default_recipe, load_recipe
-from etdeploy.recipe.model import Task
 from etdeploy.recipe.paths import hub_model
+from etdeploy.recipe.sections.model import Task
 from etdeploy.recipe.tasks import TASKS, task_of
 from tests.support.facts import lacks
 

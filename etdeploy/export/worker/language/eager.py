@@ -75,7 +75,7 @@ from etdeploy.program.generation import (
     verify_tokens_for,
 )
 from etdeploy.program.quality import OutputLoss
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 from etdeploy.recipe.tasks import has_cross_attention
 
 Begin = Callable[[], Forward]

@@ -70,7 +70,7 @@ from etdeploy.program.generation import (
     verify_tokens_for,
 )
 from etdeploy.program.quality import OutputLoss
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 
 # Of a program whose nodes are observed: enough for attention to mix tokens.
 _OBSERVED_TOKENS = 32

@@ -44,7 +44,7 @@ from etdeploy.export.worker.language.static_cache import register as register_st
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.tracing.tensors import buffers_restored
 from etdeploy.program.generation import Attention, GenerationMethod, Layout, StaticCache
-from etdeploy.recipe.model import GenerationMode
+from etdeploy.recipe.sections.export import GenerationMode
 
 Path = Literal["fast", "plain", "static"]
 # Tokens of the comparison with the model's own forward: a part of a prompt, and single tokens.

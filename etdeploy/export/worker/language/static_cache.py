@@ -25,7 +25,7 @@ from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.scales import MEAN_SQUARES, Activations
 from etdeploy.export.worker.tracing.structure import ExampleInputs
 from etdeploy.program.generation import GenerationMethod, StaticCache
-from etdeploy.recipe.model import GenerationMode
+from etdeploy.recipe.sections.export import GenerationMode
 
 STATIC = "etdeploy_static"
 # Small enough that exp() makes it zero beside any score, and no larger than that: in a quantized

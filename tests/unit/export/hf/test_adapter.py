@@ -15,7 +15,7 @@ from etdeploy.export.hf.adapter import LoraConfig, base_note, read_adapter
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.needs import check_needs
 from etdeploy.export.spec import ExportSpec, HfModel
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 from tests.support.checkpoints import write_adapter, write_checkpoint, write_safetensors
 from tests.support.facts import lacks
 

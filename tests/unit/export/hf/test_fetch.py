@@ -18,8 +18,8 @@ from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language import fetch as fetching
 from etdeploy.export.worker.language.fetch import Checkpoint, fetch, fetch_adapter
 from etdeploy.recipe.load import default_recipe, load_recipe
-from etdeploy.recipe.model import ExportGeneration
 from etdeploy.recipe.paths import hub_model
+from etdeploy.recipe.sections.export import ExportGeneration
 from tests.support.checkpoints import write_adapter, write_checkpoint
 from tests.support.facts import lacks
 from tests.support.gguf_files import write_gguf

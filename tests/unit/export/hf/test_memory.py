@@ -31,7 +31,7 @@ from etdeploy.export.hf.memory import (
 )
 from etdeploy.export.needs import check_language_model
 from etdeploy.export.spec import ExportSpec, HfModel
-from etdeploy.recipe.model import ExportGeneration
+from etdeploy.recipe.sections.export import ExportGeneration
 from tests.support.checkpoints import LLAMA, write_checkpoint
 from tests.support.facts import lacks
 
