@@ -29,9 +29,10 @@ from models import replaced
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import EtdeployError
 from etdeploy.core.values import silent
+from etdeploy.export.derive import export_spec
 from etdeploy.export.preload import preloaded_exports
 from etdeploy.export.run import export_program
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import PROGRAM_FILE
 from etdeploy.recipe.model import Recipe
 from tests.support.export import run_support

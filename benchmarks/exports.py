@@ -22,9 +22,10 @@ from side_by_side import compare
 
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.values import silent
+from etdeploy.export.derive import export_spec
 from etdeploy.export.preload import OWN_PROCESSES, preloaded_exports
 from etdeploy.export.run import export_program
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.recipe.model import Recipe
 
 _VARIANTS = (

@@ -32,7 +32,8 @@ from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from programs_further import every
 from programs_sides import factory
 
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.derive import export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.xnnpack_layouts import NeededPasses
 from etdeploy.export.worker.loading.recorder import FileRecorder
 from etdeploy.export.worker.lowering import lower

@@ -585,7 +585,7 @@ def _evaluation(model: Path, asked: _Evaluated, folder: Path) -> dict[str, Any]:
 
 
 def _spec(model: Path, asked: _Evaluated) -> Any:
-    from etdeploy.export.spec import export_spec
+    from etdeploy.export.derive import export_spec
     from etdeploy.recipe.model import Recipe
 
     export: dict[str, Any] = {

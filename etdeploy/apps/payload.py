@@ -34,7 +34,7 @@ from etdeploy.bench.tolerance import (
 )
 from etdeploy.core.errors import UsageError
 from etdeploy.core.files.basic import inside
-from etdeploy.export.spec import values_of_method
+from etdeploy.export.methods import values_of_method
 from etdeploy.program.folder import (
     BY_PIXEL,
     PROGRAM_FILE,

@@ -11,12 +11,12 @@ from typing import Any
 import etdeploy
 from etdeploy.backends.values import Simulated
 from etdeploy.bench.conditions import load_average_disturbance, run_disturbances
+from etdeploy.bench.generation_request import logit_ids_of
 from etdeploy.bench.generation_workload import (
     GenerationWorkload,
     counted_runs,
     decode_ids,
     encoded_input,
-    logit_ids_of,
     make_points,
     make_workload,
 )
@@ -61,7 +61,7 @@ from etdeploy.bench.starts import StartSeries, select_starts, size_records, thre
 from etdeploy.bench.sustained import make_sustained
 from etdeploy.bench.threads import ThreadCounts
 from etdeploy.devices.base import DeviceState
-from etdeploy.export.spec import require_method, values_of_method
+from etdeploy.export.methods import require_method, values_of_method
 from etdeploy.program.folder import IDLE, REWRITES, Provenance, load_provenance
 from etdeploy.program.generation import Draft
 from etdeploy.program.model import Method, Operator, Program

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from etdeploy.bench.generation_workload import (
+from etdeploy.bench.generation_request import (
     MEMORY_REQUEST,
     PROFILE_REQUEST,
     TEXT_REQUEST,
     TIMING_REQUEST,
-    GenerationWorkload,
 )
+from etdeploy.bench.generation_workload import GenerationWorkload
 from etdeploy.bench.threads import EXECUTORCH_CHOICE, ThreadCounts
 from etdeploy.program.folder import FORWARD
 from etdeploy.recipe.load import LoadedRecipe

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from etdeploy.backends.values import Simulated
-from etdeploy.bench.generation_workload import encoder_run
+from etdeploy.bench.generation_request import encoder_run
 from etdeploy.bench.program_run import PROGRAM, ProgramRun, open_run_folder
 from etdeploy.bench.records.generation import SpeculatedCalls, speculated
 from etdeploy.bench.units import duration

@@ -17,8 +17,9 @@ from etdeploy.core.hashing import sha256_file
 from etdeploy.export.cache import installed_version, tool_versions
 from etdeploy.export.hf.files import TOKENIZER_CONFIG, TOKENIZER_FOLDER, tokenizer_beside
 from etdeploy.export.llm_config import output_notes
+from etdeploy.export.methods import only_method, require_method
 from etdeploy.export.protocol import ModelSources
-from etdeploy.export.spec import ExportSpec, only_method, require_method
+from etdeploy.export.spec import ExportSpec
 from etdeploy.program.finished import TokenFacts, generation_of
 from etdeploy.program.folder import (
     ETRECORD_FILE,

@@ -26,7 +26,8 @@ from etdeploy.export.diff import (
     more_exact_scheme,
     replay,
 )
-from etdeploy.export.spec import NodeObservation, values_of_method
+from etdeploy.export.methods import values_of_method
+from etdeploy.export.spec import NodeObservation
 from etdeploy.graph.job import Job, StepName, load_program
 from etdeploy.graph.jobs import Member, RecipeDevicePair
 from etdeploy.graph.on_device import load_observed

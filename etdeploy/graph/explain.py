@@ -12,7 +12,7 @@ from etdeploy.core.errors import Blocker, BuildError
 from etdeploy.core.files.basic import resource_folder
 from etdeploy.core.values import ReasonedChoice, Value
 from etdeploy.custom_ops.kernels import write_registration
-from etdeploy.export.spec import rewrites_of
+from etdeploy.export.derive import rewrites_of
 from etdeploy.graph.backends import bundle_notes, program_blockers
 from etdeploy.graph.job import Job, StepName
 from etdeploy.graph.jobs import RecipeDevicePair, served

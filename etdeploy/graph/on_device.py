@@ -21,7 +21,7 @@ from etdeploy.core.errors import UsageError
 from etdeploy.core.hashing import sha256_file
 from etdeploy.core.values import Progress, Value
 from etdeploy.devices.base import Bundle, Device, PushReport
-from etdeploy.export.spec import values_of_method
+from etdeploy.export.methods import values_of_method
 from etdeploy.graph.backends import bundle_notes, extras_for, simulation_for
 from etdeploy.graph.job import (
     THREADS,
@@ -118,12 +118,8 @@ def request_files(
     """
     if provenance.generation is None:
         return None
-    from etdeploy.bench.generation_workload import (
-        FOLDER,
-        encoder_files,
-        make_workload,
-        write_request,
-    )
+    from etdeploy.bench.generation_request import FOLDER, encoder_files, write_request
+    from etdeploy.bench.generation_workload import make_workload
 
     try:
         work = make_workload(
@@ -148,7 +144,7 @@ def require_draft(resolved: Resolved, generation: Generation | None, folder: Pat
     """
     if resolved.draft is None:
         return
-    from etdeploy.bench.generation_workload import require_fitting_draft, require_speculation
+    from etdeploy.bench.generation_limits import require_fitting_draft, require_speculation
 
     require_speculation(resolved.job.loaded, generation)
     require_fitting_draft(resolved.draft, resolved.export_spec, generation, folder)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from etdeploy.core.errors import Blocker, CheckError, ExportError
 from etdeploy.export.hf.check import context_note, prequantized_notes
 from etdeploy.export.hf.memory import device_refusal, memory_notes
+from etdeploy.export.methods import EXPORTED_METHODS, require_method
 from etdeploy.export.needs import check_language_model, check_needs
-from etdeploy.export.spec import EXPORTED_METHODS, ExportSpec, require_method
+from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.backends import extras_for, program_blockers, require_device
 from etdeploy.graph.job import Job, StepName
 from etdeploy.graph.on_device import require_draft
@@ -79,7 +80,7 @@ def _require_measurable(resolved: Resolved) -> None:
     """Raises UsageError if what a language model is to generate cannot be measured."""
     generation = resolved.export_spec.generation
     if generation is not None:
-        from etdeploy.bench.generation_workload import require_measurable
+        from etdeploy.bench.generation_limits import require_measurable
 
         require_measurable(resolved.job.loaded, generation.context)
 

@@ -16,8 +16,9 @@ from etdeploy.cache.folder import CacheKind
 from etdeploy.core.errors import BuildError
 from etdeploy.core.hashing import digest_json
 from etdeploy.export.cache import ExportContext
+from etdeploy.export.derive import export_spec
 from etdeploy.export.hf.check import fit_context
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.graph.backends import backend_code, bundle_inputs, wanted_soc
 from etdeploy.graph.job import AppInputs, AppPlanner, Job
 from etdeploy.plan.cmake_options import OptionTable

@@ -137,7 +137,7 @@ def _generating(
     opened: OpenProgram, job: Job, recipe: Recipe, generation: Generation
 ) -> OpenProgram:
     """The same for a program that generates text."""
-    from etdeploy.bench.generation_workload import FOLDER, encoder_files
+    from etdeploy.bench.generation_request import FOLDER, encoder_files
 
     wanted = recipe.benchmark.generation
     lora = wanted.lora if wanted else None

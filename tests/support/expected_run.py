@@ -28,8 +28,8 @@ from etdeploy.export.worker.language.forward import (
 from etdeploy.export.worker.language.greedy import UndefinedLogitsError, greedy_text, logit_noise
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.methods import methods_for
+from etdeploy.export.worker.language.prompts import Prompt, long_prompt_length
 from etdeploy.export.worker.language.sources import generation_sources
-from etdeploy.export.worker.language.texts import Prompt, long_prompt_length
 from etdeploy.export.worker.language.tokenizer import HfTokenizer
 from etdeploy.export.worker.tracing.tensors import NamedValue, Values, losses
 from etdeploy.program.generation import GreedyText

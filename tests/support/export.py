@@ -22,8 +22,9 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.values import silent
 from etdeploy.export.cache import ExportContext, ExportedProgram
+from etdeploy.export.derive import export_spec
 from etdeploy.export.run import export_program
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.recipe.model import Recipe
 from tests.support.forked import run_forked
 

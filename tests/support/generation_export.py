@@ -25,8 +25,8 @@ from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes import MemoryPlanningPass
 
 from etdeploy.export.worker.language.greedy import greedy_text
+from etdeploy.export.worker.language.prompts import Prompt
 from etdeploy.export.worker.language.static_cache import StaticCalls
-from etdeploy.export.worker.language.texts import Prompt
 from etdeploy.program.generation import ExpectedText
 from tests.support.generation_values import (
     CACHE,

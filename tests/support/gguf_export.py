@@ -13,7 +13,7 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 
 from etdeploy.core.values import silent
-from etdeploy.export.spec import export_spec
+from etdeploy.export.derive import export_spec
 from etdeploy.export.worker.language.load import LoadedModel, load_model
 from etdeploy.export.worker.language.tokenizer import stop_ids
 from etdeploy.recipe.load import load_recipe

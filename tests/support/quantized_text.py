@@ -24,15 +24,15 @@ from torchao.quantization.quant_api import Int8DynamicActivationIntxWeightConfig
 
 from etdeploy.export.worker.backends.base import Traced
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.language.experts import experts_routed
-from etdeploy.export.worker.language.forward import own_attention
-from etdeploy.export.worker.language.sources import generation_sources
-from etdeploy.export.worker.language.texts import (
-    TokenizedText,
+from etdeploy.export.worker.language.activations import (
     mean_squares,
     read_at_once,
     read_for_gradients,
 )
+from etdeploy.export.worker.language.experts import experts_routed
+from etdeploy.export.worker.language.forward import own_attention
+from etdeploy.export.worker.language.sources import generation_sources
+from etdeploy.export.worker.language.texts import TokenizedText
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.lowering.quantize import Quantized, quantize
 from etdeploy.export.worker.lowering.scales import Activations, quantized_in_groups

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etdeploy.bench.generation_request import warmup_name
 from etdeploy.bench.generation_workload import (
     GenerationWorkload,
     WorkPoint,
     make_points,
     point_name,
-    warmup_name,
 )
 from etdeploy.bench.passes import TIMING, Pass
 from etdeploy.bench.records.generation import MethodTrace, TextGeneration

@@ -14,9 +14,10 @@ import torch
 from etdeploy.backends.rewrites import CHANNELS_LAST
 from etdeploy.export.diagnostics import OTHER_OPERATORS
 from etdeploy.export.hf.memory import PeakMemory, memory_details, unloaded_note
+from etdeploy.export.methods import first_method
 from etdeploy.export.needs import may_replace_parts
 from etdeploy.export.protocol import ModelSources
-from etdeploy.export.spec import ExportSpec, first_method
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.background import BackgroundLostError, at_once
 from etdeploy.export.worker.failures import WorkerError, failure_at, name_method

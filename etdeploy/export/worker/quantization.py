@@ -12,7 +12,8 @@ import torch
 from etdeploy.backends.registry import backend_named
 from etdeploy.backends.schemes import DYNAMIC_SCHEMES, FLOAT_SCHEMES
 from etdeploy.export.diff import LOGIT_NOISE, SENSITIVITY, more_exact_scheme
-from etdeploy.export.spec import ExportSpec, first_method
+from etdeploy.export.methods import first_method
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.background import Starter, at_once
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.calibration import loss_notes

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etdeploy.export.cache import backend_versions, installed_version, loading_tools
+from etdeploy.export.methods import first_method
 from etdeploy.export.needs import release_notes
-from etdeploy.export.spec import ExportSpec, first_method
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.failures import exception_text, is_memory
 from etdeploy.export.worker.lowering.delegation import delegation_notes

@@ -26,8 +26,8 @@ from etdeploy.core import cancel
 from etdeploy.core.errors import Interrupted, MismatchError, RunError
 from etdeploy.core.values import silent
 from etdeploy.devices.local.device import LocalDevice, open_host
+from etdeploy.export.derive import export_spec
 from etdeploy.export.run import export_program
-from etdeploy.export.spec import export_spec
 from etdeploy.plan.model import RuntimePlan
 from etdeploy.program.folder import PROGRAM_INFO, load_provenance
 from etdeploy.program.model import Program

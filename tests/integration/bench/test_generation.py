@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.bundle import make_bundle
-from etdeploy.bench.generation_workload import make_workload, write_request
+from etdeploy.bench.generation_request import write_request
+from etdeploy.bench.generation_workload import make_workload
 from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.records.generation import TextGeneration
 from etdeploy.bench.records.stored import StoredRun, load_run

@@ -16,9 +16,10 @@ from etdeploy.core.errors import BuildError, EtdeployError
 from etdeploy.core.processes.process import Request, run
 from etdeploy.core.values import silent
 from etdeploy.custom_ops.kernels import read_custom_ops
+from etdeploy.export.derive import export_spec
 from etdeploy.export.protocol import ExportFailure
 from etdeploy.export.run import export_program, failure_error
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.program.folder import PROGRAM_INFO
 from etdeploy.program.model import Program
 from etdeploy.recipe.load import load_recipe

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etdeploy.export.spec import export_spec
+from etdeploy.export.derive import export_spec
 from etdeploy.program.folder import Provenance, load_provenance
 from etdeploy.program.inspect import inspect_file
 from etdeploy.program.model import TensorInfo

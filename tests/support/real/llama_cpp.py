@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from etdeploy.core.values import silent
-from etdeploy.export.spec import EVALUATION_TEXT, export_spec
+from etdeploy.export.derive import export_spec
+from etdeploy.export.spec import EVALUATION_TEXT
 from etdeploy.export.worker.language.load import LoadedModel, load_model
 from etdeploy.export.worker.loading.source import MethodSource
 from etdeploy.export.worker.lowering.linears import layers_of, quantize_linears

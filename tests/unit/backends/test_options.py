@@ -10,7 +10,7 @@ import pytest
 from etdeploy.backends.options import Option, option_problems, option_values
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RecipeError
-from etdeploy.export.spec import export_spec
+from etdeploy.export.derive import export_spec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
 from tests.support.export import program_key

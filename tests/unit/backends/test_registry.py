@@ -27,7 +27,7 @@ from etdeploy.backends.values import Workstation
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import UsageError
 from etdeploy.core.processes import process
-from etdeploy.export.spec import export_spec
+from etdeploy.export.derive import export_spec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.reference import schema
 from tests.support.documented_package import lay_out_package

@@ -12,7 +12,7 @@ from etdeploy.backends.rewrites import (
     with_idle,
 )
 from etdeploy.backends.schemes import STATIC_SCHEMES
-from etdeploy.export.spec import rewrites_of
+from etdeploy.export.derive import rewrites_of
 from etdeploy.plan.language import rewrite_choices
 from tests.support.facts import lacks
 from tests.support.runtime_values import make_recipe

@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 
 from etdeploy.bench.bundle import make_bundle
-from etdeploy.bench.generation_workload import (
-    make_points,
-    make_workload,
-    require_fitting_draft,
-    write_request,
-)
+from etdeploy.bench.generation_limits import require_fitting_draft
+from etdeploy.bench.generation_request import write_request
+from etdeploy.bench.generation_workload import make_points, make_workload
 from etdeploy.bench.snapshot import program_digest
 from etdeploy.core.errors import UsageError
 from etdeploy.core.hashing import sha256_file

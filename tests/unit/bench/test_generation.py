@@ -15,7 +15,8 @@ import pytest
 import etdeploy.bench.measure as measurement_module
 from etdeploy.bench.assemble import Revision
 from etdeploy.bench.bundle import make_bundle
-from etdeploy.bench.generation_workload import WorkPoint, make_points, make_workload, write_request
+from etdeploy.bench.generation_request import write_request
+from etdeploy.bench.generation_workload import WorkPoint, make_points, make_workload
 from etdeploy.bench.measure import PreparedMeasurement, measure
 from etdeploy.bench.notes import generation_notes
 from etdeploy.bench.records.generation import TextGeneration

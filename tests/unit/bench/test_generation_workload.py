@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from etdeploy.bench.generation_limits import require_measurable
+from etdeploy.bench.generation_request import encoder_files, write_request
 from etdeploy.bench.generation_workload import (
     GenerationWorkload,
     WorkPoint,
     decode_ids,
     encoded_input,
-    encoder_files,
     make_points,
     make_workload,
     random_ids,
-    require_measurable,
     tokenize_prompt,
-    write_request,
 )
 from etdeploy.bench.passes import Plan, plan_generation
 from etdeploy.bench.threads import ThreadCounts

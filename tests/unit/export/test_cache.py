@@ -13,8 +13,9 @@ from etdeploy.cache.workspace import FileDigests, Workspace
 from etdeploy.core.hashing import sha256_file
 from etdeploy.export import cache
 from etdeploy.export.cache import ExportContext
+from etdeploy.export.derive import export_spec
 from etdeploy.export.protocol import ModelSources
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.recipe.model import Recipe
 from tests.support.checkpoints import write_checkpoint
 from tests.support.export import program_key

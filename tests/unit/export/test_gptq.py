@@ -11,14 +11,10 @@ import torch
 
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError
-from etdeploy.export.worker.language.texts import activations
+from etdeploy.export.worker.language.activations import activations
 from etdeploy.export.worker.lowering import scales
-from etdeploy.export.worker.lowering.linears import (
-    Layer,
-    LayerQuantization,
-    _round_in_turn,
-    _rounding_notes,
-)
+from etdeploy.export.worker.lowering.linear_notes import rounding_notes
+from etdeploy.export.worker.lowering.linears import Layer, LayerQuantization, _round_in_turn
 from etdeploy.export.worker.lowering.scales import (
     FEWEST_TOKENS,
     InputMoments,
@@ -273,7 +269,7 @@ def test_layers_that_the_text_says_too_little_of_are_rounded_to_the_nearest() ->
 )
 def test_notes_of_rounding(asked: int, nearest: list[str], facts: list[tuple[str, ...]]) -> None:
     read = scales.Activations(origin="90 tokens of a.txt")
-    notes = list(_rounding_notes(ExportSpec(), read, asked, nearest))
+    notes = list(rounding_notes(ExportSpec(), read, asked, nearest))
     assert len(notes) == len(facts)
     for note, each in zip(notes, facts, strict=True):
         assert not lacks(note, *each)

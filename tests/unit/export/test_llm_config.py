@@ -9,8 +9,9 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import RecipeError
 from etdeploy.export.cache import ExportContext
+from etdeploy.export.derive import export_spec
 from etdeploy.export.llm_config import check_llm_config, content_of, output_notes
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.recipe.load import load_recipe
 
 pytest.importorskip("omegaconf")

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etdeploy.core.errors import UsageError
-from etdeploy.export.spec import (
-    first_method,
-    only_method,
-    values_of_method,
-)
+from etdeploy.export.methods import first_method, only_method, values_of_method
 from etdeploy.program.folder import MethodValues, Provenance
 from etdeploy.program.model import Method, Operator, PlainValue, Program
 

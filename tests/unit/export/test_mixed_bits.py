@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from etdeploy.export.worker.language.texts import TokenizedText, read_for_gradients
+from etdeploy.export.worker.language.activations import read_for_gradients
+from etdeploy.export.worker.language.texts import TokenizedText
 from etdeploy.export.worker.lowering.mixed_bits import (
     RoundingCandidate,
     by_role,

@@ -20,8 +20,9 @@ from etdeploy.backends.values import Package
 from etdeploy.core.commands import pip_command
 from etdeploy.core.errors import Blocker, ExportError, UsageError
 from etdeploy.export import needs
+from etdeploy.export.derive import export_spec
 from etdeploy.export.needs import check_language_model, check_needs
-from etdeploy.export.spec import TESTED_VERSIONS, CodeReference, ExportSpec, export_spec
+from etdeploy.export.spec import TESTED_VERSIONS, CodeReference, ExportSpec
 from etdeploy.recipe.hub_cache import snapshot
 from etdeploy.recipe.model import Recipe
 from tests.support.checkpoints import write_checkpoint

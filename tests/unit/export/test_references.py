@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from etdeploy.export.worker.language.texts import References
+from etdeploy.export.worker.language.references import References
 
 VALUE = {"tokens": (1, 2), "best": 0.1 + 0.2, "logits": torch.tensor([1.5, -torch.inf])}
 

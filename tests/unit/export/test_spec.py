@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import RecipeError
-from etdeploy.export.spec import TESTED_VERSIONS, CodeReference, ExportSpec, export_spec
+from etdeploy.export.derive import export_spec
+from etdeploy.export.spec import TESTED_VERSIONS, CodeReference, ExportSpec
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.model import Recipe
 from tests.support.facts import lacks

@@ -13,8 +13,8 @@ import pytest
 
 from etdeploy.cli.main import run_cli
 from etdeploy.core.errors import BuildError, ExportError, UsageError
+from etdeploy.export.derive import export_spec
 from etdeploy.export.needs import check_language_model
-from etdeploy.export.spec import export_spec
 from etdeploy.graph.explain import explain
 from etdeploy.graph.job import Job
 from etdeploy.graph.jobs import open_job

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import RecipeError
-from etdeploy.export.spec import CALIBRATION_TEXT, export_spec
+from etdeploy.export.derive import export_spec
+from etdeploy.export.spec import CALIBRATION_TEXT
 from etdeploy.recipe.load import load_recipe
 from etdeploy.recipe.paths import relative_paths
 from etdeploy.recipe.sections.export import ExportGeneration

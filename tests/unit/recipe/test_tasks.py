@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from etdeploy.core.errors import RecipeError
-from etdeploy.export.spec import TaskInput, export_spec
+from etdeploy.export.derive import export_spec
+from etdeploy.export.spec import TaskInput
 from etdeploy.recipe.load import default_recipe, load_recipe
 from etdeploy.recipe.paths import hub_model
 from etdeploy.recipe.sections.model import Task

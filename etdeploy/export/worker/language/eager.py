@@ -43,19 +43,14 @@ from etdeploy.export.worker.language.greedy import (
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.lora import adapted_model
 from etdeploy.export.worker.language.methods import methods_for
+from etdeploy.export.worker.language.prompts import Prompt, prompts_for
+from etdeploy.export.worker.language.references import References, references
 from etdeploy.export.worker.language.static_cache import (
     StaticCalls,
     static_methods,
     with_all_logits,
 )
-from etdeploy.export.worker.language.texts import (
-    Prompt,
-    References,
-    TokenizedText,
-    evaluation_parts,
-    prompts_for,
-    references,
-)
+from etdeploy.export.worker.language.texts import TokenizedText, evaluation_parts
 from etdeploy.export.worker.language.tokenizer import stop_ids
 from etdeploy.export.worker.language.vision_language import ImageInput, image_input
 from etdeploy.export.worker.loading.source import MethodSource

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from etdeploy.export.worker.language.forward import Forward
-from etdeploy.export.worker.language.texts import Prompt
+from etdeploy.export.worker.language.prompts import Prompt
 from etdeploy.program.generation import (
     GreedyText,
     LogitNoise,

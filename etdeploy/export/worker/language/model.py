@@ -20,6 +20,7 @@ from etdeploy.core.console import count
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import lowering_of
 from etdeploy.export.worker.failures import UnsupportedModelError, describe_errors, fail
+from etdeploy.export.worker.language.activations import activations, mean_squares
 from etdeploy.export.worker.language.attention import WINDOWED
 from etdeploy.export.worker.language.cache_places import TokenWindow
 from etdeploy.export.worker.language.eager import (
@@ -37,6 +38,7 @@ from etdeploy.export.worker.language.forward import compare
 from etdeploy.export.worker.language.load import LoadedModel
 from etdeploy.export.worker.language.lora import adapted_model
 from etdeploy.export.worker.language.methods import inputs_at
+from etdeploy.export.worker.language.prompts import random_parts
 from etdeploy.export.worker.language.sources import GenerationSources, generation_sources
 from etdeploy.export.worker.language.static_cache import (
     calibrated_mask,
@@ -45,13 +47,7 @@ from etdeploy.export.worker.language.static_cache import (
     use_rotary_tables,
     with_mask,
 )
-from etdeploy.export.worker.language.texts import (
-    TokenizedText,
-    activations,
-    calibration_parts,
-    mean_squares,
-    random_parts,
-)
+from etdeploy.export.worker.language.texts import TokenizedText, calibration_parts
 from etdeploy.export.worker.language.tokenizer import TOKENIZER_FOLDER, stop_ids
 from etdeploy.export.worker.language.vision_language import ImageInput, vision_language_sources
 from etdeploy.export.worker.loading.source import MethodSource

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from etdeploy.export.spec import ExportSpec, first_method
+from etdeploy.export.methods import first_method
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.examples import EXAMPLES, Example
 from etdeploy.export.worker.failures import describe, describe_errors, fail
 from etdeploy.export.worker.loading.files import load_exported, load_weights

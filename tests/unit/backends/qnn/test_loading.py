@@ -14,7 +14,7 @@ from etdeploy.backends.qnn.loading import (
 )
 from etdeploy.backends.values import Workstation
 from etdeploy.export.cache import tool_versions
-from etdeploy.export.spec import export_spec
+from etdeploy.export.derive import export_spec
 from etdeploy.recipe.model import Recipe
 from tests.support.facts import lacks
 from tests.support.qnn_sdk import lay_out_sdk

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from etdeploy.export.derive import export_spec
 from etdeploy.export.hf.check import (
     checkpoint_refusals,
     context_note,
@@ -21,7 +22,7 @@ from etdeploy.export.hf.check import (
 from etdeploy.export.hf.config import ConfigProblem, code_files, foreign_code
 from etdeploy.export.hf.files import loaded_files
 from etdeploy.export.hf.tensors import checkpoint_tensors
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.recipe.load import load_recipe
 from tests.support.checkpoints import write_checkpoint, write_safetensors
 from tests.support.facts import lacks

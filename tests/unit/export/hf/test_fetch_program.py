@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from etdeploy.export.derive import export_spec
 from etdeploy.export.protocol import ExportFailure
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.failures import WorkerError
 from etdeploy.export.worker.language.fetch import fetch_program
 from etdeploy.recipe.load import load_recipe

@@ -14,10 +14,11 @@ import pytest
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import ExportError, RecipeError, UsageError
 from etdeploy.export.cache import ExportContext
+from etdeploy.export.derive import export_spec
 from etdeploy.export.hf.check import checkpoint_refusals
 from etdeploy.export.hf.gguf import GgufError, config_of, read_header
 from etdeploy.export.needs import check_language_model
-from etdeploy.export.spec import ExportSpec, HfModel, export_spec
+from etdeploy.export.spec import ExportSpec, HfModel
 from etdeploy.recipe.load import load_recipe
 from tests.support.gguf_files import (
     CONTEXT,

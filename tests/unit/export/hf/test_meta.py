@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from etdeploy.core.errors import ExportError
+from etdeploy.export.derive import export_spec
 from etdeploy.export.hf.config import ConfigProblem
 from etdeploy.export.hf.meta import expected_shapes, meta_name, name_in_transformers, read_params
 from etdeploy.export.needs import check_language_model
-from etdeploy.export.spec import ExportSpec, export_spec
+from etdeploy.export.spec import ExportSpec
 from etdeploy.recipe.load import load_recipe
 
 LLAMA_2_7B = {
