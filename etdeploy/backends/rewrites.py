@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from etdeploy.backends.schemes import STATIC_SCHEMES
+from etdeploy.backends.schemes import SEARCHED_SCHEMES, STATIC_SCHEMES
 
 AUTO, NONE = "auto", "none"
-CHANNELS_LAST = "channels_last"
+CHANNELS_LAST, LINEARS = "channels_last", "linears"
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,17 @@ class Rewrite:
     """A rewrite, with what it does as a clause; `schemes` are those that it is for, None for all.
 
     `arches` are those on which it was measured to be faster, None where it removes work, which is
-    faster everywhere. `unless_asked` is the reason why `auto` leaves it out on every machine.
+    faster everywhere; with `kernel`, no other architecture has the kernel that it needs.
+    `unless_asked` is the reason why `auto` leaves it out on every machine. Only those
+    `for_texts` are for language models without an encoder, too.
     """
 
     summary: str
     schemes: tuple[str, ...] | None = None
     arches: tuple[str, ...] | None = None
+    kernel: bool = False
     unless_asked: str = ""
+    for_texts: bool = False
 
 
 REWRITES: dict[str, Rewrite] = {
@@ -43,6 +47,15 @@ REWRITES: dict[str, Rewrite] = {
     "depthwise": Rewrite(
         "splits depthwise kernels of more than 25 taps into strips, for which XNNPACK has kernels",
         arches=("x86_64",),
+    ),
+    LINEARS: Rewrite(
+        "computes linear layers with 4-bit weights by etdeploy's kernel, outside of the delegate",
+        schemes=SEARCHED_SCHEMES,
+        arches=("x86_64",),
+        kernel=True,
+        for_texts=True,
+        unless_asked="it was only measured on a processor without AVX-512; to use it, name it in "
+        "export.rewrites",
     ),
     "constants": Rewrite("computes values that do not depend on the inputs during the export"),
     "attention": Rewrite("computes attention without checking each row of scores for a full mask"),
@@ -108,6 +121,8 @@ def _why_not(name: str, wanted: str | Sequence[str], scheme: str | None, arch: s
         return "export.rewrites does not name it"
     if rewrite.schemes is not None and (scheme or "none") not in rewrite.schemes:
         return f"it is for quantization {', '.join(rewrite.schemes)}"
+    if rewrite.arches is not None and rewrite.kernel and arch not in (None, *rewrite.arches):
+        return f"its kernel is for {', '.join(rewrite.arches)}, and the target is {arch}"
     if is_named:
         return ""
     if rewrite.arches is not None and arch not in rewrite.arches:

@@ -9,7 +9,7 @@ from typing import Any
 
 from etdeploy.backends.options import option_values
 from etdeploy.backends.registry import backend_named
-from etdeploy.backends.rewrites import Chosen, chosen_rewrites
+from etdeploy.backends.rewrites import REWRITES, Chosen, chosen_rewrites
 from etdeploy.backends.schemes import (
     AUTO_SCALED,
     GROUPED_EMBEDDINGS,
@@ -135,14 +135,15 @@ def export_spec(
 def rewrites_of(recipe: Recipe, arch: str | None) -> Chosen:
     """Which rewrites of the graph are tried, and why not the others.
 
-    A language model without an encoder has its own formulation, ExecuTorch's exporter its own
-    graph, and a finished program no longer has one.
+    A language model without an encoder has its own formulation, which leaves little to rewrite;
+    ExecuTorch's exporter has its own graph, and a finished program no longer has one.
     """
     export = recipe.export
-    finished = recipe.model.program is not None or export.llm_config is not None
-    if finished or (recipe.is_language_model and not has_encoder(recipe.model.task)):
+    if recipe.model.program is not None or export.llm_config is not None:
         return Chosen()
     offered = backend_named(export.backend).rewrites
+    if recipe.is_language_model and not has_encoder(recipe.model.task):
+        offered = tuple(name for name in offered if REWRITES[name].for_texts)
     return chosen_rewrites(export.rewrites, offered, export.quantization, arch)
 
 

@@ -19,6 +19,8 @@ function(etdeploy_link_own_kernels runner)
   set(folder "${CMAKE_CURRENT_FUNCTION_LIST_DIR}")
   add_library(etdeploy_kernels OBJECT "${folder}/kernels/attention.cpp"
                                       "${folder}/kernels/compute.cpp"
+                                      "${folder}/kernels/linear.cpp"
+                                      "${folder}/kernels/multiply.cpp"
                                       "${folder}/kernels/pack.cpp"
                                       "${folder}/kernels/rotation.cpp")
   # Two registrations of one operator would end the process before main().

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etdeploy.backends.rewrites import CHANNELS_LAST
+from etdeploy.backends.rewrites import CHANNELS_LAST, LINEARS
 from etdeploy.export.diagnostics import OTHER_OPERATORS
 from etdeploy.export.hf.memory import PeakMemory, memory_details, unloaded_note
 from etdeploy.export.methods import first_method
@@ -238,28 +238,29 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
 
         return for_each(sources, one)
 
-    copies = _layer_copies(spec, sources, models)
-    with steps.step("export", "tracing with torch.export", 0.6):
-        traced = copies.traced(trace_all) if copies else trace_all()
-    traced, graph = _observed(spec, traced, inputs, steps)
-    with recorder.recording():
-        sized = _at_sizes(spec, traced, steps)
-    programs = [method.original or method.program for method in traced.values()]
-    unrolled = [note for program in programs for note in recurrence_notes(program)]
-    for note in unrolled:
-        steps.tell(note, 0.65)  # now, since it is about how long the next step takes
-    with (
-        steps.step("lower", f"lowering to {spec.backend}", 0.7),
-        data_held_once(weights.files) if language else nullcontext(),
-    ):
-        lowering = partial(lower, spec)
-        if copies:
-            edge, traced = copies.lowered(traced, trace_all, lowering)
-        else:
-            edge = lowering(traced)
-        counts = {name: delegation(edge, name) for name in traced}
-        constants = constants_for(language.generation) if language else {}
-        program = emit(spec, edge, traced, constants)
+    with _in_kernel(spec, models, log):
+        copies = _layer_copies(spec, sources, models)
+        with steps.step("export", "tracing with torch.export", 0.6):
+            traced = copies.traced(trace_all) if copies else trace_all()
+        traced, graph = _observed(spec, traced, inputs, steps)
+        with recorder.recording():
+            sized = _at_sizes(spec, traced, steps)
+        programs = [method.original or method.program for method in traced.values()]
+        unrolled = [note for program in programs for note in recurrence_notes(program)]
+        for note in unrolled:
+            steps.tell(note, 0.65)  # now, since it is about how long the next step takes
+        with (
+            steps.step("lower", f"lowering to {spec.backend}", 0.7),
+            data_held_once(weights.files) if language else nullcontext(),
+        ):
+            lowering = partial(lower, spec)
+            if copies:
+                edge, traced = copies.lowered(traced, trace_all, lowering)
+            else:
+                edge = lowering(traced)
+            counts = {name: delegation(edge, name) for name in traced}
+            constants = constants_for(language.generation) if language else {}
+            program = emit(spec, edge, traced, constants)
     rewrites = _rewrites(spec, traced, counts, log, steps, compares=not (unrolled or graph))
     methods = {
         name: _method(
@@ -284,6 +285,18 @@ def _lowered(spec: ExportSpec, steps: Steps, recorder: FileRecorder) -> Lowered:
         graph=graph,
         evaluate=partial(_with_outputs, evaluated),
     )
+
+
+@contextmanager
+def _in_kernel(spec: ExportSpec, models: Mapping[str, EvaluatedModule], log: Log) -> Iterator[None]:
+    """While the block runs, modules have the operators of kernels that the recipe asks for."""
+    if LINEARS not in spec.rewrites:
+        yield
+        return
+    from etdeploy.export.worker.lowering.linear_kernel import linears_in_kernel
+
+    with linears_in_kernel((model.module for model in models.values()), log.of(LINEARS)):
+        yield
 
 
 def _observes(spec: ExportSpec) -> bool:

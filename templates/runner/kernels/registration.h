@@ -16,12 +16,14 @@ using executorch::runtime::Kernel;
 using executorch::runtime::KernelRuntimeContext;
 using executorch::runtime::Span;
 
+constexpr size_t kMostDims = 4;
+
 inline bool is_float(const Tensor& tensor, ssize_t dims) {
   return tensor.scalar_type() == ScalarType::Float && tensor.dim() == dims;
 }
 
 inline bool resized(Tensor& out, std::initializer_list<int64_t> sizes) {
-  SizesType found[4];
+  SizesType found[kMostDims];
   size_t dims = 0;
   for (const int64_t size : sizes) {
     found[dims++] = static_cast<SizesType>(size);

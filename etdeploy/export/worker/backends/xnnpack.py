@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from etdeploy.backends.rewrites import REWRITES
 from etdeploy.export.needs import may_replace_parts
 from etdeploy.export.spec import ExportSpec
 from etdeploy.export.worker.backends.base import Lowering, Traced
@@ -63,7 +64,8 @@ class XnnpackLowering(Lowering):
         """Those that ExecuTorch's own recipes for XNNPACK run, and the rewrites."""
         from executorch.backends.xnnpack.utils.configs import get_transform_passes
 
-        if not spec.generation or spec.rewrites:
+        of_graphs = [name for name in spec.rewrites if not REWRITES[name].for_texts]
+        if not spec.generation or of_graphs:
             return get_transform_passes(edge_passes(log))
         from etdeploy.export.worker.language.passes import plain_views
 

@@ -1,0 +1,133 @@
+"""Linear layers with 4-bit weights, computed by etdeploy's kernel outside of the delegate.
+
+`templates/runner/kernels/linear.h` has the kernel and the layout of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from etdeploy.export.worker.language.attention import register_operator
+from etdeploy.export.worker.rewrites.base import RewriteLog
+
+# Outputs and inputs that stand together, see linear.h.
+_OUTPUTS, _INPUTS = 16, 32
+# What is added to a weight, so that it has no sign.
+_OFFSET = 8
+_LEAST, _GREATEST = -128, 127
+
+
+@contextmanager
+def linears_in_kernel(modules: Iterable[torch.nn.Module], log: RewriteLog) -> Iterator[None]:
+    """While the block runs, linear layers with 4-bit weights in groups are calls of the kernel.
+
+    Layers that it does not take stay: those with sizes that are no multiples of 16 outputs and 32
+    inputs, or with groups that are no multiples of 32.
+    """
+    taken: dict[int, KernelLinear] = {}
+    changed: list[tuple[dict[str, Any], str, torch.nn.Module]] = []
+    parents = {id(parent): parent for module in modules for parent in module.modules()}
+    try:
+        for parent in parents.values():
+            for name, child in parent._modules.items():
+                if isinstance(child, torch.nn.Linear) and _fits(child.weight):
+                    changed.append((parent._modules, name, child))
+                    if id(child) not in taken:
+                        taken[id(child)] = KernelLinear(child)
+                        log.applied()
+        for children, name, child in changed:
+            children[name] = taken[id(child)]
+        yield
+    finally:
+        for children, name, child in changed:
+            children[name] = child
+
+
+class KernelLinear(torch.nn.Module):  # type: ignore[misc]
+    """A linear layer as a call of the operator, with the values of a quantized one."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        weight: Any = layer.weight
+        values, scales = weight.qdata, weight.scale.float().bfloat16()
+        outputs = values.shape[0]
+        groups = values.float().reshape(outputs, scales.shape[1], -1).sum(-1)
+        bias = torch.zeros(outputs) if layer.bias is None else layer.bias.detach().float()
+        self.weight = _constant(_packed(values))
+        self.scales = _constant(scales.reshape(-1, _OUTPUTS, scales.shape[1]).transpose(1, 2))
+        self.sums = _constant((groups * scales.float()).sum(-1))
+        self.bias = _constant(bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = LINEAR(x, self.weight, self.scales, self.sums, self.bias)
+        return out
+
+
+def _constant(values: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(values.contiguous(), requires_grad=False)
+
+
+def _fits(weight: Any) -> bool:
+    """Whether a weight has 4 bits in groups, with activations in 8 bits that the kernel rounds."""
+    rounded = getattr(weight, "activation_quantization", None)
+    if getattr(rounded, "name", None) != "INT8_ASYM_PER_TOKEN" or weight.target_dtype != torch.int4:
+        return False
+    outputs, inputs = weight.shape
+    size = weight.block_size[-1]
+    return bool(
+        outputs % _OUTPUTS == inputs % _INPUTS == size % _INPUTS == 0
+        and not weight.zero_point.any()
+    )
+
+
+def _packed(values: torch.Tensor) -> torch.Tensor:
+    """Bytes of shape (outputs / 16, inputs / 32, 256) for weights of shape (outputs, inputs)."""
+    outputs, inputs = values.shape
+    # Blocks of outputs, an output; blocks of inputs, a run of 8, a half of it, an input.
+    shape = (outputs // _OUTPUTS, _OUTPUTS, inputs // _INPUTS, 4, 2, 4)
+    apart = (values + _OFFSET).to(torch.uint8).reshape(shape).permute(0, 2, 3, 1, 4, 5)
+    both = apart[..., 0, :] | apart[..., 1, :] << 4
+    return both.reshape(*both.shape[:2], -1)
+
+
+def _unpacked(weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Weights in floats, of shape (outputs, inputs)."""
+    blocks, runs = weight.shape[:2]
+    both = weight.reshape(blocks, runs, 4, _OUTPUTS, 4)
+    apart = torch.stack((both & 15, both >> 4), dim=-2).float() - _OFFSET
+    values = apart.permute(0, 3, 1, 2, 4, 5).reshape(blocks * _OUTPUTS, scales.shape[1], -1)
+    return (values * scales.transpose(1, 2).reshape(*values.shape[:2], 1).float()).flatten(1)
+
+
+def _rounded(x: torch.Tensor) -> torch.Tensor:
+    """Rows as what 8 bits have of them: 255 steps from the least number, or 0, to the greatest."""
+    least, greatest = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
+    scale = ((greatest - least) / (_GREATEST - _LEAST)).clamp(min=torch.finfo(torch.float32).eps)
+    zero = (_LEAST - (least / scale).round()).clamp(_LEAST, _GREATEST)
+    return (((x * (1 / scale)).round() + zero).clamp(_LEAST, _GREATEST) - zero) * scale
+
+
+def _computed(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    _: torch.Tensor,
+    bias: torch.Tensor,
+) -> torch.Tensor:
+    return torch.nn.functional.linear(_rounded(x), _unpacked(weight, scales), bias)
+
+
+def _shape(x: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0] * _OUTPUTS))
+
+
+LINEAR = register_operator(
+    "etdeploy::linear",
+    "Tensor x, Tensor weight, Tensor scales, Tensor sums, Tensor bias",
+    _computed,
+    _shape,
+)
