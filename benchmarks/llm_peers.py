@@ -1,7 +1,7 @@
 """A language model in etdeploy's runner and in other engines, in turn, with the same weights.
 
     python benchmarks/llm_peers.py --gguf FILE --model FOLDER [--folder FOLDER] [--engines ...]
-        [--caches float32 int8] [--prefill-tokens 512] [--threads 1 2]
+        [--caches float32 int8] [--rewrites auto linears] [--prefill-tokens 512] [--threads 1 2]
         [--prompts 128 512] [--positions 100 1900] [--rounds 3] [--json]
 
 `--gguf` is a file of the model, from which llama.cpp's formats are made, and `--model` the same
@@ -11,10 +11,10 @@ by `uv`, and is left out if it fails. Processes alternate. Times of the first to
 model is loaded, once with its file dropped from memory (cold) and afterwards with it (warm);
 etdeploy's record has no such time.
 
-etdeploy is measured with each of `--caches`, and takes `--prefill-tokens` tokens of a prompt in a
-call, as many as llama.cpp does by default; OpenVINO takes all of it. OpenVINO has keys and values
-in 8 bits by default, and computes in bfloat16 where the processor can; `openvino-genai f32`
-computes in 32-bit floats.
+etdeploy is measured with each of `--caches` and with `--rewrites`, and takes `--prefill-tokens`
+tokens of a prompt in a call, as many as llama.cpp does by default; OpenVINO takes all of it.
+OpenVINO has keys and values in 8 bits by default, and computes in bfloat16 where the processor can;
+`openvino-genai f32` computes in 32-bit floats.
 
 Bound: in the geometric mean at least 1.2 times as many tokens a second as the best of the others,
 and at least as many for each point. MNN is left out: its package has no converter for language
@@ -47,6 +47,7 @@ _RECIPE = """\
 model: {{hf: {model}}}
 export:
   quantization: 8da4w
+  rewrites: {rewrites}
   generation: {{context: {context}, cache: {cache}, prefill_tokens: {prefill_tokens}}}
 runtime: {{threads: {threads}}}
 benchmark:
@@ -227,6 +228,7 @@ def _measure_ours(given: argparse.Namespace, cache: str, found: Found) -> None:
                     model=json.dumps(str(given.model.resolve())),
                     context=given.context,
                     cache=cache,
+                    rewrites=json.dumps(given.rewrites),
                     prefill_tokens=given.prefill_tokens,
                     threads=threads,
                     prompts=[1] if decode else given.prompts,
@@ -315,6 +317,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keeps environments and models")
     parser.add_argument("--engines", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--caches", nargs="+", default=["float32", "int8"])
+    parser.add_argument("--rewrites", nargs="+", default=["auto"], help="of etdeploy")
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--prefill-tokens", type=int, default=512, help="of etdeploy")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])

@@ -24,8 +24,10 @@ from etdeploy.export.worker.backends.base import Traced, lowering_of
 from etdeploy.export.worker.language.layer_copies import LayerCopies
 from etdeploy.export.worker.language.sources import generation_sources
 from etdeploy.export.worker.loading.source import MethodSource
+from etdeploy.export.worker.lowering.linear_kernel import linears_in_kernel
 from etdeploy.export.worker.lowering.lower import emit, lower
 from etdeploy.export.worker.lowering.quantize import quantize
+from etdeploy.export.worker.rewrites.base import Log
 from etdeploy.export.worker.tracing.trace import trace, use_known_operators
 from tests.support import language_families
 from tests.support.export import spec_of
@@ -36,7 +38,8 @@ from tests.support.language_models import spread_model
 class Layered:
     """A family with its number of layers, and how it is exported.
 
-    `changed` sets an attribute of one layer's attention; `finer` are modules in 8 bits.
+    `changed` sets an attribute of one layer's attention; `finer` are modules in 8 bits. With
+    `linears`, etdeploy's kernel computes the linear layers.
     """
 
     kind: str
@@ -51,6 +54,7 @@ class Layered:
     methods: tuple[str, ...] = ("decode",)
     changed: tuple[int, str, Any] | None = None
     finer: tuple[str, ...] = ()
+    linears: bool = False
 
 
 def _family(name: str, layers: int, config: dict[str, Any] | None = None, **given: Any) -> Layered:
@@ -78,6 +82,7 @@ MODELS = {
     "llama-floats": Layered("Llama", 4, scheme="none"),
     "llama-int8": Layered("Llama", 4, bits=8, methods=_BOTH),
     "llama-8da8w": Layered("Llama", 4, {"tie_word_embeddings": True}, scheme="8da8w"),
+    "llama-linears": Layered("Llama", 4, methods=_BOTH, linears=True),
     # Two layers differ from the others alike, one alone, in their weights.
     "llama-mixed": Layered(
         "Llama", 8, methods=_BOTH,
@@ -142,6 +147,18 @@ def both_ways(model: Layered) -> dict[str, Any]:
         quantize(spec, sources)
     modules = {name: source.module for name, source in sources.items()}
     inputs = {name: source.inputs.args for name, source in sources.items()}
+    with linears_in_kernel(
+        modules.values() if model.linears else (), Log(("linears",)).of("linears")
+    ):
+        return _compared(spec, sources, modules, inputs)
+
+
+def _compared(
+    spec: ExportSpec,
+    sources: Mapping[str, MethodSource],
+    modules: Mapping[str, torch.nn.Module],
+    inputs: Mapping[str, Any],
+) -> dict[str, Any]:
     copies = LayerCopies.of(modules, inputs)
     chosen = {name: each.chosen for name, each in copies.templates.items()}
     if not chosen:  # both ways are the same

@@ -22,6 +22,7 @@ CHOSEN = {
     "llama-floats": _ALIKE,
     "llama-int8": _ALIKE,
     "llama-8da8w": _ALIKE,
+    "llama-linears": _ALIKE,
     "llama-mixed": [0, 1, 2, 4],
     "gemma3": [0, 1, 2, 5],
     "gemma3-plain": [0, 1, 2, 5],

@@ -58,12 +58,18 @@ _CROSS = shutil.which("aarch64-linux-gnu-g++")
 _ARM = {"cortex-a53": "neon", "cortex-a76": "dotprod", "max": "i8mm"}
 
 
-def _checked(compiler: str, folder: Path, *options: str, start: tuple[str, ...] = ()) -> list[Any]:
-    built = folder / "attention_check"
+def _checked(
+    compiler: str,
+    folder: Path,
+    *options: str,
+    start: tuple[str, ...] = (),
+    check: Path = _CHECK,
+) -> list[Any]:
+    built = folder / check.stem
     if not built.exists():
         warnings = ("-Wall", "-Wextra", "-Werror", "-Wno-psabi")
         headers = f"-I{ROOT / 'templates/runner/kernels'}"
-        argv = (compiler, "-std=c++17", *options, *warnings, headers, str(_CHECK), "-o", str(built))
+        argv = (compiler, "-std=c++17", *options, *warnings, headers, str(check), "-o", str(built))
         outcome = process.run(process.Request(argv))
         assert outcome.ok, outcome.stderr[-3000:]
     outcome = process.run(process.Request((*start, str(built))))
@@ -102,3 +108,40 @@ def test_all_instructions_of_arm_give_the_same_bits(tmp_path: Path) -> None:
         _assert_right(found[cpu])
     digests = [[each["digest"] for each in cases] for cases in found.values()]
     assert digests[0] == digests[1] == digests[2]
+
+
+_LINEAR = ROOT / "tests/support/linear_check.cpp"
+
+
+def _assert_same(cases: list[Any]) -> None:
+    """All ways to compute a case give the same bits, and those of a row do not depend on others."""
+    digests: dict[str, set[str]] = {}
+    for each in cases:
+        assert each["error"] < 1e-5 * each["largest"], each
+        assert each["largest"] > 1, each
+        assert each["alone"], each
+        digests.setdefault(each["case"], set()).add(each["digest"])
+    assert len(digests) == 4
+    assert all(len(each) == 1 for each in digests.values())
+
+
+def test_all_ways_to_multiply_give_the_same_bits(tmp_path: Path) -> None:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    found = _checked(compiler, tmp_path, "-O2", check=_LINEAR)
+    assert "plain" in {each["set"] for each in found}
+    _assert_same(found)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not _CROSS, reason="g++-aarch64-linux-gnu is not installed")
+@pytest.mark.skipif(not _QEMU, reason="qemu-user-static is not installed")
+def test_products_on_arm_are_those_of_x86(tmp_path: Path) -> None:
+    emulated = (str(_QEMU), "-cpu", "max")
+    found = _checked(str(_CROSS), tmp_path, "-O2", "-static", start=emulated, check=_LINEAR)
+    assert {each["set"] for each in found} == {"plain"}
+    if compiler := shutil.which("c++"):
+        (tmp_path / "here").mkdir()
+        found += _checked(compiler, tmp_path / "here", "-O2", check=_LINEAR)
+    _assert_same(found)

@@ -6,6 +6,7 @@ import pytest
 
 from etdeploy.backends.rewrites import (
     CHANNELS_LAST,
+    LINEARS,
     REWRITES,
     as_everywhere,
     chosen_rewrites,
@@ -29,10 +30,10 @@ def test_rewrites_that_change_nothing_give_the_same_program() -> None:
 
 def test_auto_takes_what_helps_on_the_target() -> None:
     chosen = chosen_rewrites("auto", ALL, "int8_static", "x86_64")
-    assert chosen.names == tuple(name for name in ALL if name != CHANNELS_LAST)
+    assert chosen.names == tuple(name for name in ALL if name not in (CHANNELS_LAST, LINEARS))
     assert "NHWC order" in chosen.left_out[CHANNELS_LAST]
     other = chosen_rewrites("auto", ALL, "none", "aarch64")
-    assert set(ALL) - set(other.names) == {"silu", "depthwise", CHANNELS_LAST}
+    assert set(ALL) - set(other.names) == {"silu", "depthwise", CHANNELS_LAST, LINEARS}
     schemes = ", ".join(STATIC_SCHEMES)
     assert other.left_out["silu"].endswith(f" {schemes}")
     assert not lacks(other.left_out["depthwise"], "only on x86_64", "is aarch64")
@@ -52,6 +53,26 @@ def test_a_choice_may_be_added_to_what_helps() -> None:
     recipe = make_recipe(export={"rewrites": ["auto", CHANNELS_LAST]})
     choices = rewrite_choices(recipe, rewrites_of(recipe, "aarch64"), None)
     assert [choice.name for choice in choices if choice.by_hand] == [CHANNELS_LAST]
+
+
+def test_a_kernel_is_for_its_architecture_and_scheme() -> None:
+    asked = ("auto", LINEARS)
+    for arch in ("x86_64", None):
+        assert LINEARS in chosen_rewrites(asked, ALL, "8da4w", arch).names
+    other = chosen_rewrites(asked, ALL, "8da4w", "aarch64").left_out[LINEARS]
+    assert not lacks(other, "x86_64", "aarch64")
+    assert "8da4w" in chosen_rewrites(asked, ALL, "8da8w", "x86_64").left_out[LINEARS]
+    alone = chosen_rewrites("auto", ALL, "8da4w", "x86_64").left_out[LINEARS]
+    assert not lacks(alone, "AVX-512", "export.rewrites")
+
+
+def test_a_language_model_has_only_what_is_for_texts() -> None:
+    recipe = make_recipe(
+        model={"hf": "some/model"}, export={"quantization": "8da4w", "rewrites": ["auto", LINEARS]}
+    )
+    assert rewrites_of(recipe, "x86_64").names == (LINEARS,)
+    found = rewrites_of(recipe, "aarch64")
+    assert (found.names, [*found.left_out]) == ((), [LINEARS])
 
 
 def test_none_takes_none() -> None:
