@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from etdeploy.backends.registry import exporting_names, find_backend
-from etdeploy.backends.rewrites import AUTO, NONE
+from etdeploy.backends.rewrites import AUTO, LINEARS, NONE
 from etdeploy.backends.schemes import (
     EIGHT_BITS,
     EMBEDDINGS_BESIDE,
@@ -27,8 +27,10 @@ from etdeploy.backends.schemes import (
 from etdeploy.core.console import count
 from etdeploy.core.errors import UsageError
 from etdeploy.core.values import StrEnum, Value, cached_property
+from etdeploy.export.derive import rewrites_of
 from etdeploy.recipe.document import parse_value
 from etdeploy.recipe.model import Recipe
+from etdeploy.recipe.tasks import has_encoder
 from etdeploy.targets.platforms import Target
 from etdeploy.tune.metrics import PEAK_MEMORY, PERPLEXITY, SIZE, TTFT
 from etdeploy.tune.search import NOT_APPLICABLE, Point
@@ -328,6 +330,18 @@ def _parts(subject: TuneSubject) -> Iterator[Knob | LeftOut]:
 
 
 def _rewrites(subject: TuneSubject) -> Iterator[Knob | LeftOut]:
+    recipe = subject.recipe
+    if recipe.is_language_model and not has_encoder(recipe.model.task):
+        asked = recipe.model_copy(
+            update={"export": recipe.export.model_copy(update={"rewrites": (AUTO, LINEARS)})}
+        )
+        if left := rewrites_of(asked, subject.target.arch).left_out.get(LINEARS):
+            yield LeftOut(key=REWRITES, reason=f"only {LINEARS} is for such a model, and {left}")
+        else:
+            yield _knob(
+                subject, REWRITES, ([AUTO, LINEARS],), "which is faster depends on the processor"
+            )
+        return
     yield _knob(subject, REWRITES, (AUTO, NONE), "a rewrite may be slower on some processors")
 
 
@@ -388,7 +402,10 @@ _APPLIES: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     TARGET_BITS: _scheme_in(*SEARCHED_SCHEMES),
     "export.scaling": _scheme_in(*SEARCHED_SCHEMES),
     "export.calibration": _scheme_in(*SEARCHED_SCHEMES, *STATIC_SCHEMES),
-    REWRITES: _backend_has("rewrites"),
+    REWRITES: lambda export: (
+        _backend_has("rewrites")(export)
+        and (LINEARS not in export.get("rewrites", ()) or _scheme_in(*SEARCHED_SCHEMES)(export))
+    ),
     ATTENTION: _backend_has("own_kernels"),
     CACHE: _backend_has("own_kernels"),
     "export.soc": _backend_has("socs"),

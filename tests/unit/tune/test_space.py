@@ -8,6 +8,7 @@ import pytest
 
 from etdeploy.core.errors import UsageError
 from etdeploy.recipe.load import load_recipe
+from etdeploy.targets.platforms import TARGETS
 from etdeploy.tune.search import NOT_APPLICABLE
 from etdeploy.tune.space import (
     KnobCost,
@@ -15,6 +16,7 @@ from etdeploy.tune.space import (
     parse_varied,
     require_key,
 )
+from tests.support.facts import lacks
 from tests.support.tune_bench import make_space
 
 
@@ -108,6 +110,21 @@ def test_backends_that_cannot_run_there_are_named_with_the_reason() -> None:
     reasons = {out.key: out.reason for out in make_space().left_out}
     assert reasons["export.backend=openvino"] == "it is not installed"
     assert "it runs on macos or ios" in reasons["export.backend=coreml"]
+
+
+def test_a_language_model_has_the_kernel_of_its_architecture_to_try() -> None:
+    space = make_space("llm-xnnpack", target=TARGETS["linux-x86_64"])
+    [rewrites] = [knob.values for knob in space.knobs if knob.key == "export.rewrites"]
+    assert rewrites == ("auto", ["auto", "linears"])
+    schemes = {
+        dict(each.changes).get("export.quantization", "8da4w")
+        for each in space.candidates
+        if dict(each.changes).get("export.rewrites", "auto") != "auto"
+    }
+    assert schemes == {"8da4w"}
+    other = make_space("llm-xnnpack", target=TARGETS["linux-aarch64"])
+    [reason] = [out.reason for out in other.left_out if out.key == "export.rewrites"]
+    assert not lacks(reason, "linears", "x86_64", "aarch64")
 
 
 def test_a_fixed_key_stays() -> None:

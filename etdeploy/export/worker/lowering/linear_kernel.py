@@ -52,6 +52,7 @@ class KernelLinear(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
         weight: Any = layer.weight
         values, scales = weight.qdata, weight.scale.float().bfloat16()
         outputs = values.shape[0]
