@@ -50,6 +50,8 @@ _STOCK = (
     "Use ExecuTorch's own operators: --set export.generation.layout=executorch   or --set "
     "export.generation.attention=stock"
 )
+_LINEAR = "etdeploy::linear.out"
+_NO_LINEARS = "Leave the linear layers in the delegate: --set export.rewrites=auto"
 
 
 def choose_runtime(
@@ -181,11 +183,14 @@ def _operator_blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
         if component not in _COMPONENTS:
             absent.setdefault(component, []).append(name)
     for component, names in absent.items():
-        own = component == KERNELS_ETDEPLOY
+        remedies = [_BUILD_IT]
+        if component == KERNELS_ETDEPLOY:
+            remedies = [_NO_LINEARS] * (_LINEAR in names) + [_STOCK] * (names != [_LINEAR])
+            remedies.append(f"or {_BUILD_IT[0].lower()}{_BUILD_IT[1:]}")
         yield Blocker(
             what=f"operators of {names[0].split('::')[0]}::",
             why=f"the program calls {some(names)}, {_whose(component, recipe)}",
-            remedy=f"{_STOCK}\nor {_BUILD_IT[0].lower()}{_BUILD_IT[1:]}" if own else _BUILD_IT,
+            remedy="\n".join(remedies),
         )
 
 

@@ -263,6 +263,9 @@ ETDEPLOY_VNNI void rows_vnni(const Block& block, int64_t row, float* out) {
     sums[r] = _mm512_setzero_ps();
   }
   for (int64_t b = 0, left = block.shared(); b < blocks; ++b) {
+    if (ROWS <= 2) {
+      prefetch(values);
+    }
     __m512i whole[ROWS];
     ETDEPLOY_UNROLL
     for (int r = 0; r < ROWS; ++r) {

@@ -78,6 +78,8 @@ def test_the_library_has_all_kernels_of_executorch_but_torchaos(operator: str) -
         (program("etdeploy::attention.out", "etdeploy::rotate.out"), {},
          ["etdeploy::attention.out, etdeploy::rotate.out"],
          ["--set export.generation.attention=stock", SOURCE]),
+        (program("etdeploy::linear.out"), {}, ["etdeploy::linear.out"],
+         ["--set export.rewrites=auto", SOURCE]),
         (program("my::gelu.out"), {}, ["my::gelu.out"], [SOURCE]),
         (program(), {"version": "1.6.0a0+0ff1ce"}, ["1.6.0a0+0ff1ce", "1.2"], [SOURCE]),
         (program(), {"version": "1.1.0"}, ["1.1.0", "1.2"], [SOURCE]),
