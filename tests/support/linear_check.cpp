@@ -1,5 +1,5 @@
-// Compares each way to compute etdeploy::linear that this processor has with products in 64-bit
-// floats. Prints a line of JSON for each way and number of rows.
+// Compares each way to compute etdeploy::grouped_linear that this processor has with products in
+// 64-bit floats. Prints a line of JSON for each way and number of rows.
 #include "multiply.cpp"
 
 #include <cinttypes>

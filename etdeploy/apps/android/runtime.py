@@ -50,7 +50,7 @@ _STOCK = (
     "Use ExecuTorch's own operators: --set export.generation.layout=executorch   or --set "
     "export.generation.attention=stock"
 )
-_LINEAR = "etdeploy::linear.out"
+_LINEAR = "etdeploy::grouped_linear.out"
 _NO_LINEARS = "Leave the linear layers in the delegate: --set export.rewrites=auto"
 
 

@@ -1,7 +1,7 @@
-// The kernel of etdeploy::linear.out, a linear layer with weights of 4 bits:
+// The kernel of etdeploy::grouped_linear.out, a linear layer with weights of 4 bits:
 //
-//   linear.out(Tensor x, Tensor weight, Tensor scales, Tensor sums, Tensor bias, *,
-//              Tensor(a!) out) -> Tensor(a!)
+//   grouped_linear.out(Tensor x, Tensor weight, Tensor scales, Tensor sums, Tensor bias, *,
+//                      Tensor(a!) out) -> Tensor(a!)
 //
 // x (..., inputs) in floats; weight (outputs / 16, inputs / 32, 256) in bytes, scales (outputs / 16,
 // groups, 16) in bfloat16, sums and bias (outputs) in floats, as linear.h has them.
@@ -52,8 +52,8 @@ void linear_out(KernelRuntimeContext& context, Span<EValue*> stack) {
                   MemoryAllocationFailed, );
 }
 
-constexpr char kName[] = "native_call_linear.out";
-const Kernel kernels[] = {Kernel("etdeploy::linear.out", traced<kName, 6, linear_out>)};
+constexpr char kName[] = "native_call_grouped_linear.out";
+const Kernel kernels[] = {Kernel("etdeploy::grouped_linear.out", traced<kName, 6, linear_out>)};
 [[maybe_unused]] const auto registered =
     executorch::runtime::register_kernels(Span<const Kernel>(kernels, 1));
 

@@ -348,6 +348,7 @@ _WRONG_TYPE = "invalid dtype"
 _PAD = "constant_pad_nd.default"
 _PAD_REASON = "XNNPACK does not load a pad from 8 bits to floats"
 _NO_RULE = "XNNPACK's partitioner has no rule for the operator"
+_OWN_KERNEL = "etdeploy's own kernel computes it"
 
 
 class ExplainedPartitioner(XnnpackPartitioner):  # type: ignore[misc]
@@ -371,6 +372,8 @@ class ExplainedPartitioner(XnnpackPartitioner):  # type: ignore[misc]
 
     def _reason(self, node: torch.fx.Node, reasons: dict[torch.fx.Node, str]) -> str | None:
         target = getattr(node.target, "__name__", str(node.target))
+        if target.startswith("etdeploy."):
+            return _OWN_KERNEL
         if format_target_name(target) not in self.target_partitioner_configs:
             return _NO_RULE
         if format_target_name(target) == _PAD and _changes_type(node):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from etdeploy.backends.rewrites import LINEARS
 from etdeploy.export.diff import (
     GRAPH_FILE,
     NODES_FILE,
@@ -52,7 +53,9 @@ def read_replay(request: ReplayRequest, tell: Callable[[str, float], None]) -> R
 
     if request.spec.generation:  # those of language models
         import etdeploy.export.worker.language.attention
-        import etdeploy.export.worker.language.experts  # noqa: F401
+        import etdeploy.export.worker.language.experts
+    if LINEARS in request.spec.rewrites:
+        import etdeploy.export.worker.lowering.linear_kernel  # noqa: F401
 
     prepare(request.spec)
     folder = Path(request.folder)

@@ -127,7 +127,7 @@ def _shape(x: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:
 
 
 LINEAR = register_operator(
-    "etdeploy::linear",
+    "etdeploy::grouped_linear",
     "Tensor x, Tensor weight, Tensor scales, Tensor sums, Tensor bias",
     _computed,
     _shape,

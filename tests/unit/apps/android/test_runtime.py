@@ -78,7 +78,7 @@ def test_the_library_has_all_kernels_of_executorch_but_torchaos(operator: str) -
         (program("etdeploy::attention.out", "etdeploy::rotate.out"), {},
          ["etdeploy::attention.out, etdeploy::rotate.out"],
          ["--set export.generation.attention=stock", SOURCE]),
-        (program("etdeploy::linear.out"), {}, ["etdeploy::linear.out"],
+        (program("etdeploy::grouped_linear.out"), {}, ["etdeploy::grouped_linear.out"],
          ["--set export.rewrites=auto", SOURCE]),
         (program("my::gelu.out"), {}, ["my::gelu.out"], [SOURCE]),
         (program(), {"version": "1.6.0a0+0ff1ce"}, ["1.6.0a0+0ff1ce", "1.2"], [SOURCE]),
