@@ -3,8 +3,6 @@
 #include "attention.h"
 
 #include <atomic>
-#include <memory>
-#include <new>
 #include <vector>
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -181,24 +179,7 @@ void join(const Attention& a, const Part& part, const std::vector<Sums>& sums, S
   }
 }
 
-// Memory that a thread keeps: each token calls the kernel once for each layer.
-class Memory {
- public:
-  // At least so many floats; null if there are none.
-  float* floats(size_t count) {
-    if (count > size_) {
-      kept_.reset(new (std::nothrow) float[count]);
-      size_ = kept_ ? count : 0;
-    }
-    return kept_.get();
-  }
-
- private:
-  std::unique_ptr<float[]> kept_;
-  size_t size_ = 0;
-};
-
-thread_local Memory sums_memory, scratch_memory;
+thread_local Memory<float> sums_memory, scratch_memory;
 
 } // namespace
 
@@ -206,7 +187,7 @@ bool compute(const Attention& a, float* out) {
   const Division division = divided(a);
   const int64_t rows = a.heads_per_group() * std::min(kTokens, a.tokens);
   const int64_t each = rows * (a.value_size + 2);
-  float* const all = sums_memory.floats(division.parts.size() * each);
+  float* const all = sums_memory.of(division.parts.size() * each);
   if (all == nullptr) {
     return false;
   }
@@ -218,7 +199,7 @@ bool compute(const Attention& a, float* out) {
   std::atomic<bool> enough{true};
   const Attend attend = attend_for(a);
   run(division.parts.size(), division.threads, [&](size_t i) {
-    if (float* const scratch = scratch_memory.floats(Scratch::size(a, rows))) {
+    if (float* const scratch = scratch_memory.of(Scratch::size(a, rows))) {
       attend(a, division.parts[i], scratch, sums[i]);
     } else {
       enough = false;

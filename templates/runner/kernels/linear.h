@@ -1,14 +1,14 @@
-// Products of rows with weights of 4 bits in groups, which share a scale. A row is rounded to 8 bits
-// first, with a scale and a zero point of its own; sums of products are whole numbers.
+// Products of rows with 4-bit weights, of which each group shares a scale. A row is rounded to 8 bits
+// first, with a scale and a zero point of its own; sums of products are integers.
 #pragma once
 
 #include <cstdint>
 
 namespace etdeploy {
 
-// Outputs that stand together, and inputs: 16 rows of 32 weights are 256 bytes. A byte has two of
-// them with 8 added, of one output: with bytes in 4 runs of 16 outputs of 4, the first half of 8
-// inputs in its low bits and the second in its high bits.
+// Weights are stored in blocks of 16 outputs and 32 inputs, 256 bytes each. A block has 4 runs of 8
+// inputs, a run 4 bytes for each output: the first 4 inputs are in their low bits, the others in their
+// high bits, with 8 added to each weight.
 constexpr int64_t kOutputs = 16, kInputs = 32, kBytes = kOutputs * kInputs / 2;
 
 struct Weights {
@@ -19,7 +19,8 @@ struct Weights {
   int64_t outputs, inputs, groups;
 };
 
-// out (rows, outputs) for x (rows, inputs). False where there is no memory for the rounded rows.
+// Computes out (rows, outputs) of x (rows, inputs). Returns false if memory for the rounded rows
+// cannot be allocated.
 bool multiply(const Weights& weights, const float* x, int64_t rows, float* out);
 
 } // namespace etdeploy

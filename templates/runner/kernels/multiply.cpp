@@ -1,13 +1,11 @@
 // Divides the products of linear.h among threads, and computes them with what this processor has for
-// bytes. Whatever that is, and however many rows there are, a row's sums are the same whole numbers,
-// and its groups are added up in their order.
+// bytes. Whatever that is, and however many rows there are, a row's sums are the same integers, and
+// its groups are added up in their order.
 #include "linear.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
-#include <new>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -22,13 +20,13 @@ namespace {
 // Products below which other threads wake up for nothing, and parts for each thread.
 constexpr int64_t kProducts = 1 << 17, kParts = 4;
 
-// Rows in 8 bits. With each block of 32 numbers, 8 times their sum: that much too large is what
-// weights give to which 8 was added.
+// Rows in 8 bits. `excess` is 8 times the sum of each block of 32 numbers: products with weights to
+// which 8 was added are too large by that.
 struct Rounded {
   const int8_t* values; // (rows, inputs)
   const int32_t* excess; // (rows, inputs / 32)
   const float* scales;
-  const float* zeros; // that stand for 0, as floats
+  const float* zeros; // zero points, as floats
 };
 
 // A row, rounded as torchao does: 255 steps from the least number to the greatest, or to 0.
@@ -128,7 +126,7 @@ ETDEPLOY_AVX2 void round_row_avx2(const float* x, int64_t size, int8_t* to, int3
   steps = steps_between(*std::min_element(lows, lows + 8), *std::max_element(highs, highs + 8));
   const __m256 by = _mm256_set1_ps(1 / steps.scale);
   const __m256i zero = _mm256_set1_epi32(static_cast<int32_t>(steps.zero));
-  // Packing takes the halves of two vectors in turn.
+  // Packing interleaves the 128-bit halves of its operands.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   for (int64_t i = 0; i < size; i += kInputs) {
     __m256i whole[4];
@@ -150,7 +148,7 @@ ETDEPLOY_AVX2 void round_row_avx2(const float* x, int64_t size, int8_t* to, int3
   }
 }
 
-// Few rows read weights faster than the processor fetches them, which it does not beyond a page.
+// With few rows, memory limits the product, and the processor's own prefetching ends at each page.
 ETDEPLOY_INLINE void prefetch(const uint8_t* values) {
   constexpr int64_t kAhead = 4096;
   for (int64_t line = 0; line < kBytes; line += 64) {
@@ -241,7 +239,7 @@ ETDEPLOY_AVX2 void multiply_avx2(const Block& block, int64_t row, int64_t end, f
   }
 }
 
-// GCC 12 takes the operands that its intrinsics leave undefined for mistakes (its bug 105593).
+// GCC 12 warns of operands that its intrinsics leave undefined on purpose (its bug 105593).
 #ifndef __clang__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -349,21 +347,7 @@ Set chosen_set() {
   return {};
 }
 
-// Memory that a thread keeps: each token calls the kernel several times for each layer.
-struct Memory {
-  std::unique_ptr<int32_t[]> words;
-  size_t size = 0;
-
-  int32_t* of(size_t count) {
-    if (count > size) {
-      words.reset(new (std::nothrow) int32_t[count]);
-      size = words ? count : 0;
-    }
-    return words.get();
-  }
-};
-
-thread_local Memory memory;
+thread_local Memory<int32_t> memory;
 
 } // namespace
 

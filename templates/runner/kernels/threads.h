@@ -1,8 +1,10 @@
-// Work of a kernel on the threads of ExecuTorch's pool, where the runner has it.
+// Work of a kernel on the threads of ExecuTorch's pool, where the runner has it, and their memory.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <new>
 
 #ifdef HAS_threadpool
 #include "../threadpool.h"
@@ -33,6 +35,24 @@ void run(size_t count, [[maybe_unused]] bool threads, const Work& work) {
     work(i);
   }
 }
+
+// Memory that a thread keeps: each token calls a kernel once or several times for each layer.
+template <typename T>
+class Memory {
+ public:
+  // At least so many of T; null if memory cannot be allocated.
+  T* of(size_t count) {
+    if (count > size_) {
+      kept_.reset(new (std::nothrow) T[count]);
+      size_ = kept_ ? count : 0;
+    }
+    return kept_.get();
+  }
+
+ private:
+  std::unique_ptr<T[]> kept_;
+  size_t size_ = 0;
+};
 
 // Calls work(row) for each of `rows` rows of `size` numbers.
 template <typename Work>

@@ -40,7 +40,7 @@ def prompts_for(
 def _prompts(
     loaded: LoadedModel, methods: Sequence[GenerationMethod], context: int
 ) -> Iterator[Prompt]:
-    short = (_told(loaded) or _random(loaded, context // 2))[: context // 2]
+    short = (_sentence(loaded) or _random(loaded, context // 2))[: context // 2]
     yield Prompt(short, min(_NEW, context - len(short) + 1))
     long = long_prompt_length(methods, context)
     if long:
@@ -55,7 +55,7 @@ def long_prompt_length(methods: Sequence[GenerationMethod], context: int) -> int
     return max((end + _BEYOND for end in ends if end + _BEYOND <= largest), default=None)
 
 
-def _told(loaded: LoadedModel) -> tuple[int, ...] | None:
+def _sentence(loaded: LoadedModel) -> tuple[int, ...] | None:
     """The sentence; None without a tokenizer, or with one that knows more than the model."""
     if loaded.tokenizer.loaded is None:
         return None

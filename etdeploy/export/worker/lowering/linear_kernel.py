@@ -16,7 +16,7 @@ from etdeploy.export.worker.rewrites.base import RewriteLog
 
 # Outputs and inputs that stand together, see linear.h.
 _OUTPUTS, _INPUTS = 16, 32
-# What is added to a weight, so that it has no sign.
+# Added to a weight, so that it is not negative.
 _OFFSET = 8
 _LEAST, _GREATEST = -128, 127
 
@@ -25,8 +25,8 @@ _LEAST, _GREATEST = -128, 127
 def linears_in_kernel(modules: Iterable[torch.nn.Module], log: RewriteLog) -> Iterator[None]:
     """While the block runs, linear layers with 4-bit weights in groups are calls of the kernel.
 
-    Layers that it does not take stay: those with sizes that are no multiples of 16 outputs and 32
-    inputs, or with groups that are no multiples of 32.
+    Layers that it does not take stay: those whose outputs are not a multiple of 16, or whose
+    inputs or groups are not multiples of 32.
     """
     taken: dict[int, KernelLinear] = {}
     changed: list[tuple[dict[str, Any], str, torch.nn.Module]] = []
