@@ -49,7 +49,7 @@ REWRITES: dict[str, Rewrite] = {
         arches=("x86_64",),
     ),
     LINEARS: Rewrite(
-        "computes linear layers with 4-bit weights by etdeploy's kernel, outside of the delegate",
+        "computes quantized linear layers by etdeploy's kernels, outside of the delegate",
         schemes=SEARCHED_SCHEMES,
         arches=("x86_64",),
         kernel=True,

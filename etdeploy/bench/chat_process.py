@@ -267,6 +267,7 @@ class ChatProcess(ListeningProcess):
             self.generation.methods, Sampling(), self.generation.stop_ids, [],
             rewind=self.generation.rewind, static_cache=self.generation.static_cache,
             speculation=self._generator.speculation, draft=self._generator.draft,
+            load_mode=self.generation.load_mode,
         )  # fmt: skip
         self._generator.put(_REQUEST, request)
         self.cached, self.furthest = [], 0

@@ -175,5 +175,6 @@ def _requested(
         made.static_cache,
         speculation=work.speculation,
         draft=work.draft,
+        load_mode=made.load_mode,
     )
     return lines.encode()

@@ -105,7 +105,7 @@ class TextGenerator(ProgramRun):
             self.generation.methods, sampling, self.generation.stop_ids, [point],
             rewind=self.generation.rewind, encoder=encoder_run(self.generation.encoder),
             static_cache=self.generation.static_cache, speculation=self.speculation,
-            draft=self.draft,
+            draft=self.draft, load_mode=self.generation.load_mode,
         )  # fmt: skip
         for name, path in self.encoder.items():
             self.folder.put(path, name)

@@ -200,6 +200,7 @@ def read_draft(path: Path, place: str) -> DraftProgram:
         context=found.context,
         methods=found.methods,
         rewind=found.rewind,
+        load_mode=found.load_mode,
     )
     tokenizer = tokenizer_beside(path).get(TOKENIZER_FILE)
     data = find_data(path, program.external, path.parent)

@@ -19,6 +19,7 @@ from etdeploy.program.generation import (
     Generation,
     GenerationMethod,
     Layout,
+    load_mode,
 )
 from etdeploy.program.model import Method, PlainValue, Program, TensorInfo
 
@@ -181,6 +182,7 @@ def generation_of(
         layout="executorch" if methods[0].name == FORWARD else "etdeploy",
         rewind=next(iter(_integers(known, _REWIND)), None),
         cache=_BY_BITS.get(next(iter(_integers(known, _CACHE_BITS)), 32), "float32"),
+        load_mode=load_mode(program.operators),
     )
 
 

@@ -40,6 +40,19 @@ from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.sections.export import CacheChoice, ExportGeneration
 from etdeploy.recipe.tasks import has_cross_attention, has_encoder
 
+LoadMode = Literal["mmap", "file"]
+"""Whether a program is mapped or read into memory, as ExecuTorch's `Module::LoadMode` has it."""
+LINEAR_KERNELS = frozenset({"etdeploy::grouped_linear.out", "etdeploy::channelwise_linear.out"})
+
+
+def load_mode(operators: Collection[str]) -> LoadMode:
+    """How the runner loads a program with these operators.
+
+    Kernels of linear layers read all weights for each token, which is faster in huge pages, and
+    those of a file have none. A backend copies its weights, and embeddings are read row by row.
+    """
+    return "file" if LINEAR_KERNELS & {*operators} else "mmap"
+
 
 class GenerationMethod(Value):
     """A method, as the runner chooses it.
@@ -157,6 +170,7 @@ class Generation(Value):
             `evaluation` are those of the model without one.
         encoder: Of a model with an encoder; null for others.
         static_cache: Where keys and values are inputs and outputs; null where they are buffers.
+        load_mode: How the runner loads the program.
     """
 
     methods: tuple[GenerationMethod, ...]
@@ -178,6 +192,7 @@ class Generation(Value):
     adapters: dict[str, GenerationAdapter] = {}
     encoder: GenerationEncoder | None = None
     static_cache: StaticCache | None = None
+    load_mode: LoadMode = "mmap"
 
     @property
     def verify_tokens(self) -> int:
@@ -209,7 +224,7 @@ class Draft(Value):
         vocabulary: Number of its logits.
         context: Positions of its cache.
         methods: Those that generate.
-        rewind: As in `Generation`.
+        rewind, load_mode: As in `Generation`.
     """
 
     name: str
@@ -219,6 +234,7 @@ class Draft(Value):
     context: int
     methods: tuple[GenerationMethod, ...]
     rewind: int | None = None
+    load_mode: LoadMode = "mmap"
 
 
 class GenerationAdapter(Value):

@@ -8,12 +8,14 @@ The request is a file of lines, words separated by one space:
     positions ROWS PATH
     static PLACES MASKED WINDOW [WINDOW ...]
     rewind TOKENS
+    load_mode MODE
     load END PATH PATH
     save PATH
     verify NAME TOKENS
     speculation KIND
     draft NAME ROLE MAX_TOKENS DYNAMIC CAPACITY
     draft_rewind TOKENS
+    draft_load_mode MODE
     sampling TEMPERATURE TOP_K TOP_P SEED MIN_P REPETITION_PENALTY
     stop ID ID ...
     logits ID ID ...
@@ -27,14 +29,15 @@ tokens: NAME gives them, and the encoder those of the token ID, one row after th
 `positions`, they take ROWS further positions of each token, for a prompt those in its file of int64
 numbers, row by row; after the last one of a row, numbers go on by one. With a line `static`, keys
 and values are inputs and outputs of methods. Without the line `rewind`, a position may be set back
-to any other. etdeploy/program/generation.py describes both. With a line `load`, a text is in the
+to any other. etdeploy/program/generation.py describes both. MODE is `mmap`, which holds without
+that line, or `file`. With a line `load`, a text is in the
 cache at first: its tokens are in the first file, and their keys and values in the second one, which
 a line `save` of another request named, END being the furthest end of a call; DEPTH tokens of it
 stay. With a line `save`, that file is written at the end. With a
 line `speculation`, tokens are proposed and verified, several in a call: a line `verify` names a
 method that gives the logits of up to so many tokens. KIND is `lookup`, or `draft`: the program of
 the option `--draft` proposes, whose methods the lines `draft` name as the lines `method` do those
-of the other, and `draft_rewind` says how far its position may be set back.
+of the other, and `draft_rewind` and `draft_load_mode` are for it.
 
 With TEMPERATURE 0, the most probable token is taken. PATH, which may have spaces, is a file of
 little-endian int64 token ids, relative to the request.
@@ -61,7 +64,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from etdeploy.core.values import Value
-from etdeploy.program.generation import Draft, GenerationMethod, StaticCache
+from etdeploy.program.generation import Draft, GenerationMethod, LoadMode, StaticCache
 from etdeploy.recipe.sections.benchmark import Speculation
 from etdeploy.runner.protocol import StartResults
 
@@ -254,6 +257,7 @@ def request_lines(
     static_cache: StaticCache | None = None,
     speculation: Speculation = "none",
     draft: Draft | None = None,
+    load_mode: LoadMode = "mmap",
 ) -> str:
     """The text of the file that the runner's --generation names.
 
@@ -268,12 +272,15 @@ def request_lines(
         lines.append(" ".join(["static", *map(str, numbers)]))
     if rewind is not None:
         lines.append(f"rewind {rewind}")
+    if load_mode != "mmap":
+        lines.append(f"load_mode {load_mode}")
     if speculation != "none":
         lines += [f"verify {m.name} {m.verify_tokens}" for m in methods if m.verify_tokens > 1]
         lines.append(f"speculation {'draft' if draft else speculation}")
     if speculation != "none" and draft:
         lines += [_method_line("draft", method) for method in draft.methods]
         lines += [] if draft.rewind is None else [f"draft_rewind {draft.rewind}"]
+        lines += [] if draft.load_mode == "mmap" else [f"draft_load_mode {draft.load_mode}"]
     lines.append(" ".join(["sampling", *sampling.words]))
     lines.append(" ".join(["stop", *map(str, stop_ids)]))
     if logit_ids:

@@ -18,8 +18,8 @@ from executorch.runtime import Runtime, Verification
 from etdeploy.export.worker.language.attention import ATTENTION, PACK, ROTATE
 from etdeploy.export.worker.language.cache_places import packed, unpacked
 from etdeploy.export.worker.lowering.linear_kernel import KernelLinear
-from etdeploy.export.worker.lowering.scales import quantized_in_groups
 from tests.support.own_kernels import load_own_kernels
+from tests.support.quantized_linear import quantized_linear
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,16 @@ PACKED_CASES = (
 )
 
 
-# Outputs, inputs, weights of a group and rows of linear layers.
-LINEARS = ((16, 32, 32, 1), (48, 96, 32, 7), (64, 256, 64, 40), (1536, 576, 32, 130))
+# Outputs, inputs, weights of a group and rows of linear layers; those without groups have 8 bits.
+LINEARS = (
+    (16, 32, 32, 1),
+    (48, 96, 32, 7),
+    (64, 256, 64, 40),
+    (1536, 576, 32, 130),
+    (16, 32, None, 1),
+    (48, 96, None, 7),
+    (1536, 576, None, 130),
+)
 
 
 # How ExecuTorch's operator is told what a token sees.
@@ -300,12 +308,11 @@ def main(folder: Path) -> dict[str, Any]:
         given = (torch.randn(shape), angles[0], angles[1])
         told[f"a rotation of {name}"] = distance(Rotation(), given, path)
     for outputs, size, group_size, rows in LINEARS:
-        layer = torch.nn.Linear(size, outputs, bias=rows > 1)
-        weight = quantized_in_groups(4 * layer.weight.detach(), group_size, None)
-        layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+        layer = quantized_linear(size, outputs, group_size, bias=rows > 1)
         x = torch.randn(1, rows, size) * torch.logspace(-2, 2, rows).unsqueeze(-1) + 1
         x[:, -1, 1:] = 0.0 if rows > 1 else x[:, -1, 1:]
-        name = f"{rows} rows of {size} for {outputs}, groups of {group_size}"
+        groups = f"groups of {group_size}" if group_size else "8 bits"
+        name = f"{rows} rows of {size} for {outputs}, {groups}"
         told[name] = distance(KernelLinear(layer), (x,), path)
     for name, kind in LLAMA.items():
         told[f"ExecuTorch's operators, {name}"] = llama_distance(CASES[name], path, kind)

@@ -26,6 +26,7 @@ from etdeploy.plan.components import (
     operator_component,
 )
 from etdeploy.plan.requirements import some
+from etdeploy.program.generation import LINEAR_KERNELS
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules.sections import keys_needing_build
@@ -50,7 +51,6 @@ _STOCK = (
     "Use ExecuTorch's own operators: --set export.generation.layout=executorch   or --set "
     "export.generation.attention=stock"
 )
-_LINEAR = "etdeploy::grouped_linear.out"
 _NO_LINEARS = "Leave the linear layers in the delegate: --set export.rewrites=auto"
 
 
@@ -185,7 +185,8 @@ def _operator_blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
     for component, names in absent.items():
         remedies = [_BUILD_IT]
         if component == KERNELS_ETDEPLOY:
-            remedies = [_NO_LINEARS] * (_LINEAR in names) + [_STOCK] * (names != [_LINEAR])
+            linears = LINEAR_KERNELS & {*names}
+            remedies = [_NO_LINEARS] * bool(linears) + [_STOCK] * (len(names) > len(linears))
             remedies.append(f"or {_BUILD_IT[0].lower()}{_BUILD_IT[1:]}")
         yield Blocker(
             what=f"operators of {names[0].split('::')[0]}::",

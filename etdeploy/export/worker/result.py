@@ -45,7 +45,7 @@ from etdeploy.program.folder import (
     OutputQuantization,
     Provenance,
 )
-from etdeploy.program.generation import TOKEN_EMBEDDING
+from etdeploy.program.generation import TOKEN_EMBEDDING, Generation, load_mode
 from etdeploy.program.model import Program
 from etdeploy.program.quality import OutputLoss
 from etdeploy.program.task import TaskProgram
@@ -215,11 +215,18 @@ def provenance_of(
             **({RETRACED: retraced} if retraced else {}),
             **({REWRITES: dict(lowered.rewrites)} if lowered.rewrites else {}),
         },
-        generation=lowered.language.generation if lowered.language else None,
+        generation=_generation(lowered),
         task=_task_program(lowered),
         notes=(*((retraced,) if retraced else ()), *_notes(spec, lowered)),
     )
     return made if len(written) > 1 else made.of(made.method)
+
+
+def _generation(lowered: Lowered) -> Generation | None:
+    if lowered.language is None:
+        return None
+    mode = load_mode(lowered.inspected.operators if lowered.inspected else ())
+    return lowered.language.generation.model_copy(update={"load_mode": mode})
 
 
 def _task_program(lowered: Lowered) -> TaskProgram | None:

@@ -25,6 +25,11 @@ inline bool share_memory(const std::vector<GenerationMethod>& methods) {
                      [&](const auto& method) { return method.name != methods[0].name; });
 }
 
+// How a program is loaded whose kernels read its weights: those of a mapped file stay in small pages.
+inline Module::LoadMode load_mode(bool in_memory) {
+  return in_memory && makes_huge_pages() ? Module::LoadMode::File : Module::LoadMode::Mmap;
+}
+
 // A tensor of a method, of one of these shapes, or of up to its sizes if they may change.
 inline TensorInfo tensor_info(const MethodMeta& meta, const std::string& what, size_t index,
                               ScalarType type, const std::vector<Shape>& shapes) {

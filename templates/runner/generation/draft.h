@@ -11,7 +11,7 @@ class Draft {
  public:
   // data: Files with weights that the program names.
   Draft(const std::string& program, const std::vector<std::string>& data, const Request& request)
-      : module_(program, data, Module::LoadMode::Mmap, nullptr, nullptr, nullptr,
+      : module_(program, data, load_mode(request.draft_in_memory), nullptr, nullptr, nullptr,
                 share_memory(request.draft_methods)) {
     told([&] {
       verify(program);

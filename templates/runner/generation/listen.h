@@ -333,7 +333,8 @@ inline void listen(Arguments& arguments) {
   if (several || share_memory(request.draft_methods)) {
     share_packed_weights();
   }
-  Module module(texts["--program"], data, Module::LoadMode::Mmap, nullptr, nullptr, nullptr, several);
+  Module module(texts["--program"], data, load_mode(request.in_memory), nullptr, nullptr, nullptr,
+                several);
   load_program(module, texts["--program"]);
   const auto draft = load_draft(request, texts["--draft"], draft_data);
   Calls calls(module, request, "", !request.encoder);

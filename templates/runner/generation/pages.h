@@ -46,13 +46,24 @@ inline std::vector<std::pair<uintptr_t, uintptr_t>> own_memory() {
   return found;
 }
 
-// Makes huge pages of large memory; gives the bytes that are in them. Kernels before 6.1 refuse, and
-// nothing changes.
+#ifdef __linux__
+constexpr int kCollapse = 25; // MADV_COLLAPSE, which older headers lack
+#endif
+
+// Whether Linux makes huge pages of memory that is there: kernels before 6.1 do not.
+inline bool makes_huge_pages() {
+#ifdef __linux__
+  return madvise(nullptr, 0, kCollapse) == 0;
+#else
+  return false;
+#endif
+}
+
+// Makes huge pages of large memory; gives the bytes that are in them.
 inline uint64_t use_huge_pages() {
   uint64_t bytes = 0;
 #ifdef __linux__
   constexpr uintptr_t kHuge = uintptr_t{2} << 20;
-  constexpr int kCollapse = 25; // MADV_COLLAPSE, which older headers lack
   std::vector<unsigned char> there(kHuge / static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)));
   for (const auto& [begin, end] : own_memory()) {
     for (uintptr_t at = (begin + kHuge - 1) / kHuge * kHuge; at + kHuge <= end; at += kHuge) {

@@ -82,12 +82,15 @@ struct Request {
   std::optional<StaticCache> static_cache;
   // How far a position may be set back, unless to 0; without a limit if none is given.
   int64_t rewind = std::numeric_limits<int64_t>::max();
+  // Whether the program is read into memory, and not mapped.
+  bool in_memory = false;
   Sampling sampling;
   // What proposes tokens, of which a call verifies several.
   Proposals proposals = Proposals::kNone;
   // Of the program that drafts proposals: as those above of the other.
   std::vector<GenerationMethod> draft_methods;
   int64_t draft_rewind = std::numeric_limits<int64_t>::max();
+  bool draft_in_memory = false;
   std::set<int64_t> stop_ids;
   // Tokens whose logits are in the results of points that follow a text.
   std::vector<int64_t> logit_ids;
@@ -256,6 +259,12 @@ inline void read_verify(Words& words, std::vector<GenerationMethod>& methods) {
   method->verify_tokens = tokens;
 }
 
+inline bool read_load_mode(Words& words) {
+  const std::string mode = words.word("a mode");
+  words.require(mode == "mmap" || mode == "file", "the mode mmap or file");
+  return mode == "file";
+}
+
 inline void read_ids(Words& words, const std::function<void(int64_t)>& take) {
   while (words.more()) {
     take(words.number("ids from 0 on", 0));
@@ -276,6 +285,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
     request.static_cache = read_static_cache(words);
   } else if (kind == "rewind") {
     request.rewind = words.number("a number of tokens from 0 on", 0);
+  } else if (kind == "load_mode") {
+    request.in_memory = read_load_mode(words);
   } else if (kind == "verify") {
     read_verify(words, request.methods);
   } else if (kind == "speculation") {
@@ -286,6 +297,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
     request.draft_methods.push_back(read_method(words));
   } else if (kind == "draft_rewind") {
     request.draft_rewind = words.number("a number of tokens from 0 on", 0);
+  } else if (kind == "draft_load_mode") {
+    request.draft_in_memory = read_load_mode(words);
   } else if (kind == "sampling") {
     request.sampling = read_sampling(words);
   } else if (kind == "point") {
@@ -296,7 +309,8 @@ inline void read_line(Words& words, const std::filesystem::path& folder, Request
     read_ids(words, [&](int64_t id) { request.logit_ids.push_back(id); });
   } else {
     words.require(kind == "stop", "method, encoder, embedding, positions, static, rewind, verify, "
-                  "speculation, draft, draft_rewind, sampling, stop, logits, follow or point");
+                  "speculation, load_mode, draft, draft_rewind, draft_load_mode, sampling, stop, "
+                  "logits, follow or point");
     read_ids(words, [&](int64_t id) { request.stop_ids.insert(id); });
   }
   words.require(!words.more(), "nothing more");

@@ -24,7 +24,7 @@ from etdeploy.bench.text_generator import (
 from etdeploy.cache.workspace import Workspace
 from etdeploy.core.errors import DeviceError, RunError
 from etdeploy.devices.registry import open_device
-from etdeploy.program.generation import Draft, Generation
+from etdeploy.program.generation import Draft, Generation, LoadMode
 from etdeploy.program.inspect import inspect_file
 from etdeploy.recipe.sections.benchmark import Speculation
 from etdeploy.runner.etdump import read_summary
@@ -98,6 +98,7 @@ def _write(
     rewind: int | None = None,
     speculation: Speculation = "none",
     draft: Draft | None = None,
+    load_mode: LoadMode = "mmap",
 ) -> None:
     """Writes a request and its prompts."""
     listed = []
@@ -107,7 +108,7 @@ def _write(
     cache = CACHE if name == "cached" else None
     text = request_lines(
         METHODS[name], sampling or Sampling(), stop, listed, rewind, static_cache=cache,
-        speculation=speculation, draft=draft,
+        speculation=speculation, draft=draft, load_mode=load_mode,
     )  # fmt: skip
     (folder / "request.txt").write_text(text)
 
@@ -241,6 +242,22 @@ def test_the_cache_is_filled_again_where_a_ring_has_lost_what_is_needed(
     for rewind in (8, 7):  # from 19 to 11 and no further; a call would refuse what is further
         _write(tmp_path, points, rewind=rewind)
         assert _ids(runner.generate(programs.path("dynamic"), tmp_path)) == wanted
+
+
+def test_a_program_that_is_read_into_memory_gives_the_same_text(
+    runner: Start, programs: Programs, tmp_path: Path
+) -> None:
+    points: list[tuple[Sequence[int], dict[str, Any]]] = [((3, 1, 4), {"new_tokens": 6})]
+    _write(tmp_path, points)
+    mapped = runner.generate(programs.path("dynamic"), tmp_path, watched=True)
+    _write(tmp_path, points, load_mode="file")
+    read = runner.generate(programs.path("dynamic"), tmp_path, watched=True)
+    assert _ids(read) == _ids(mapped)
+    memory = [run.generated.memory for run in (mapped, read)]
+    resident = [each.program_resident_bytes if each else None for each in memory]
+    assert resident[0]
+    # Kernels of Linux before 6.1 have no huge pages to read it for.
+    assert resident[1] == 0 or resident[1] == resident[0]
 
 
 def test_a_stop_token_ends_the_text_and_is_told(
@@ -404,6 +421,7 @@ def test_logits_that_are_no_numbers_are_told(
             "expects method, encoder, embedding, positions, static, rewind, verify",
         ),
         (4, "rewind -1", "request.txt:5 expects a number of tokens from 0 on"),
+        (4, "load_mode copy", "request.txt:5 expects the mode mmap or file"),
     ],
 )
 def test_a_damaged_request_is_told(

@@ -121,7 +121,7 @@ def _assert_same(cases: list[Any]) -> None:
         assert each["largest"] > 1, each
         assert each["alone"], each
         digests.setdefault(each["case"], set()).add(each["digest"])
-    assert len(digests) == 4
+    assert len(digests) == 7
     assert all(len(each) == 1 for each in digests.values())
 
 

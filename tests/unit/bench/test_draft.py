@@ -73,6 +73,7 @@ def test_a_draft_is_known_by_its_file(tmp_path: Path) -> None:
         "small", sha256_file(path), path.stat().st_size,
     )  # fmt: skip
     assert (draft.vocabulary, draft.context, draft.rewind) == (100, 256, 129)
+    assert draft.load_mode == "mmap"
     assert [method.name for method in draft.methods] == ["forward"]
 
 
@@ -195,6 +196,7 @@ def test_a_draft_goes_to_the_device_with_the_program(tmp_path: Path) -> None:
 
 def test_requests_of_times_and_memory_have_the_draft(tmp_path: Path) -> None:
     draft = _draft(tmp_path / "draft", get_rewind=(129,)).draft
+    draft = draft.model_copy(update={"load_mode": "file"})
     loaded = make_loaded(benchmark={"generation": {"speculation": "model:/draft/program.pte"}})
     generation = make_generation(methods=_VERIFYING, expected=(make_expected(),))
     work = make_workload(loaded, generation, Path(), draft=draft)
@@ -204,7 +206,9 @@ def test_requests_of_times_and_memory_have_the_draft(tmp_path: Path) -> None:
     assert drafting == ["generation/timing.txt", "generation/memory.txt"]
     for name, found in lines.items():
         own = [line for line in found if line.startswith(b"draft")]
-        expected = [b"draft forward prefill 63 1 256", b"draft_rewind 129"]
+        expected = [
+            b"draft forward prefill 63 1 256", b"draft_rewind 129", b"draft_load_mode file",
+        ]  # fmt: skip
         assert own == (expected if name in drafting else [])
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from etdeploy.core.flatbuffer import FlatBuffer
 from etdeploy.export.worker.lowering.weights import shared_weight_bytes, store_once, tied_notes
@@ -98,10 +99,11 @@ def weight(dtype: str | None) -> Any:
 
 def model(table: str | None, layer: str | None, *, tied: bool = True) -> Any:
     config = SimpleNamespace(tie_word_embeddings=tied)
+    embeddings, output = (SimpleNamespace(weight=weight(each)) for each in (table, layer))
     return SimpleNamespace(
         config=SimpleNamespace(get_text_config=lambda **_: config),
-        get_input_embeddings=lambda: SimpleNamespace(weight=weight(table)),
-        get_output_embeddings=lambda: SimpleNamespace(weight=weight(layer)),
+        get_input_embeddings=lambda: embeddings,
+        get_output_embeddings=lambda: output,
     )
 
 
@@ -121,6 +123,16 @@ def test_what_is_stored_once() -> None:
     for each in (model(INT8, INT8), None):
         [note] = tied_notes(each, 28_508_160)
         assert "28.5 MB smaller" in note
+
+
+def test_nothing_is_said_of_equal_values_outside_of_a_delegate() -> None:
+    made = model(INT8, INT8)
+    for each in (made.get_input_embeddings(), made.get_output_embeddings()):
+        each.weight.qdata = torch.tensor([[1, -2]], dtype=torch.int8)
+    assert list(tied_notes(made, 0)) == []
+    made.get_output_embeddings().weight.qdata = torch.tensor([[1, 2]], dtype=torch.int8)
+    [note] = tied_notes(made, 0)
+    assert "1.0 MB in 8 bits and 1.0 MB in 8 bits" in note
 
 
 def test_nothing_is_said_of_what_is_not_tied() -> None:

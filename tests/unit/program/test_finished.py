@@ -49,6 +49,17 @@ def contract(folder: Path, *methods: Plan, **constants: Any) -> Contract | None:
     return contract_of(inspect_file(path))
 
 
+@pytest.mark.parametrize(
+    ("operator", "mode"), [("etdeploy::channelwise_linear", "file"), ("aten::add", "mmap")]
+)
+def test_a_program_whose_kernels_read_its_weights_is_read_into_memory(
+    tmp_path: Path, operator: str, mode: str
+) -> None:
+    made = found(tmp_path, replace(FORWARD, operators=((operator, "out", 7),)), **FACTS)
+    assert isinstance(made, Generation)
+    assert made.load_mode == mode
+
+
 _STOCK = {"get_max_seq_len": (64,), "enable_dynamic_shape": (True,), "get_eos_ids": (2,)}
 
 

@@ -78,6 +78,8 @@ def test_a_request_has_a_line_for_each_method_and_point() -> None:
     assert "\nsampling 0.0 0 1.0 0 0.0 1.0\nstop\n" in request_lines(
         _METHODS, Sampling(), (), points
     )
+    read = request_lines(_METHODS, Sampling(), (), points, load_mode="file").splitlines()
+    assert read[2] == "load_mode file"
 
 
 def test_a_request_names_the_methods_that_verify() -> None:

@@ -1,11 +1,11 @@
-"""Linear layers with 4-bit weights, computed by etdeploy's kernel outside of the delegate.
+"""Linear layers with quantized weights, computed by etdeploy's kernels outside of the delegate.
 
-`templates/runner/kernels/linear.h` has the kernel and the layout of the weights.
+`templates/runner/kernels/linear.h` has the kernels and the layouts of the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,19 +14,19 @@ import torch
 from etdeploy.export.worker.language.attention import register_operator
 from etdeploy.export.worker.rewrites.base import RewriteLog
 
-# Outputs and inputs that stand together, see linear.h.
-_OUTPUTS, _INPUTS = 16, 32
-# Added to a weight, so that it is not negative.
+# Outputs and inputs that stand together, and inputs whose products fit 32 bits, see linear.h.
+_OUTPUTS, _INPUTS, _MOST_INPUTS = 16, 32, 2**16
+# Added to a weight of 4 bits, so that it is not negative.
 _OFFSET = 8
 _LEAST, _GREATEST = -128, 127
 
 
 @contextmanager
 def linears_in_kernel(modules: Iterable[torch.nn.Module], log: RewriteLog) -> Iterator[None]:
-    """While the block runs, linear layers with 4-bit weights in groups are calls of the kernel.
+    """While the block runs, linear layers with quantized weights are calls of a kernel.
 
-    Layers that it does not take stay: those whose outputs are not a multiple of 16, or whose
-    inputs or groups are not multiples of 32.
+    Layers that no kernel takes stay: those whose outputs are not a multiple of 16, or whose inputs
+    or groups are not multiples of 32.
     """
     taken: dict[int, KernelLinear] = {}
     changed: list[tuple[dict[str, Any], str, torch.nn.Module]] = []
@@ -48,24 +48,39 @@ def linears_in_kernel(modules: Iterable[torch.nn.Module], log: RewriteLog) -> It
 
 
 class KernelLinear(torch.nn.Module):  # type: ignore[misc]
-    """A linear layer as a call of the operator, with the values of a quantized one."""
+    """A linear layer as a call of an operator, with the values of a quantized one."""
 
     def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        weight: Any = layer.weight
-        values, scales = weight.qdata, weight.scale.float().bfloat16()
-        outputs = values.shape[0]
-        groups = values.float().reshape(outputs, scales.shape[1], -1).sum(-1)
-        bias = torch.zeros(outputs) if layer.bias is None else layer.bias.detach().float()
-        self.weight = _constant(_packed(values))
-        self.scales = _constant(scales.reshape(-1, _OUTPUTS, scales.shape[1]).transpose(1, 2))
-        self.sums = _constant((groups * scales.float()).sum(-1))
-        self.bias = _constant(bias)
+        stored = _grouped if layer.weight.target_dtype == torch.int4 else _channelwise
+        self.operator, weight, scales, sums = stored(layer.weight)
+        none = torch.zeros(layer.out_features)
+        self.weight, self.scales, self.sums = _constant(weight), _constant(scales), _constant(sums)
+        self.bias = _constant(none if layer.bias is None else layer.bias.detach().float())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = LINEAR(x, self.weight, self.scales, self.sums, self.bias)
+        out: torch.Tensor = self.operator(x, self.weight, self.scales, self.sums, self.bias)
         return out
+
+
+_Stored = tuple[Callable[..., Any], torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _grouped(weight: Any) -> _Stored:
+    """The operator of a weight in groups of 4 bits, and what it takes."""
+    values, scales = weight.qdata, weight.scale.float().bfloat16()
+    outputs = values.shape[0]
+    groups = values.float().reshape(outputs, scales.shape[1], -1).sum(-1)
+    sums = (groups * scales.float()).sum(-1)
+    scales = scales.reshape(-1, _OUTPUTS, scales.shape[1]).transpose(1, 2)
+    return GROUPED_LINEAR, _packed(values), scales, sums
+
+
+def _channelwise(weight: Any) -> _Stored:
+    """The operator of a weight in 8 bits, and what it takes."""
+    values, scales = weight.qdata, weight.scale.float().flatten()
+    return CHANNELWISE_LINEAR, values, scales, values.sum(-1, dtype=torch.int64).float() * scales
 
 
 def _constant(values: torch.Tensor) -> torch.nn.Parameter:
@@ -73,16 +88,17 @@ def _constant(values: torch.Tensor) -> torch.nn.Parameter:
 
 
 def _fits(weight: Any) -> bool:
-    """Whether a weight has 4 bits in groups, with activations in 8 bits that the kernel rounds."""
+    """Whether a kernel takes a weight, and its activations are in 8 bits, as kernels round them."""
     rounded = getattr(weight, "activation_quantization", None)
-    if getattr(rounded, "name", None) != "INT8_ASYM_PER_TOKEN" or weight.target_dtype != torch.int4:
+    if rounded != "int8_asym_per_token" or weight.zero_point.any():
         return False
     outputs, inputs = weight.shape
     size = weight.block_size[-1]
-    return bool(
-        outputs % _OUTPUTS == inputs % _INPUTS == size % _INPUTS == 0
-        and not weight.zero_point.any()
-    )
+    if outputs % _OUTPUTS or inputs % _INPUTS or weight.block_size[0] != 1:
+        return False
+    if weight.target_dtype == torch.int8:
+        return bool(size == inputs <= _MOST_INPUTS)
+    return bool(weight.target_dtype == torch.int4 and size % _INPUTS == 0)
 
 
 def _packed(values: torch.Tensor) -> torch.Tensor:
@@ -112,23 +128,20 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
     return (((x * (1 / scale)).round() + zero).clamp(_LEAST, _GREATEST) - zero) * scale
 
 
-def _computed(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    scales: torch.Tensor,
-    _: torch.Tensor,
-    bias: torch.Tensor,
-) -> torch.Tensor:
-    return torch.nn.functional.linear(_rounded(x), _unpacked(weight, scales), bias)
+def _operator(name: str, floats: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
+    """Registers an operator that computes with what `floats` makes of a weight and its scales."""
+
+    def computed(x: torch.Tensor, weight: Any, scales: Any, _: Any, bias: Any) -> torch.Tensor:
+        return torch.nn.functional.linear(_rounded(x), floats(weight, scales), bias)
+
+    def shape(x: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
+        return x.new_empty((*x.shape[:-1], operands[-1].shape[0]))
+
+    signature = "Tensor x, Tensor weight, Tensor scales, Tensor sums, Tensor bias"
+    return register_operator(f"etdeploy::{name}", signature, computed, shape)
 
 
-def _shape(x: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.Tensor:
-    return x.new_empty((*x.shape[:-1], weight.shape[0] * _OUTPUTS))
-
-
-LINEAR = register_operator(
-    "etdeploy::grouped_linear",
-    "Tensor x, Tensor weight, Tensor scales, Tensor sums, Tensor bias",
-    _computed,
-    _shape,
+GROUPED_LINEAR = _operator("grouped_linear", _unpacked)
+CHANNELWISE_LINEAR = _operator(
+    "channelwise_linear", lambda weight, scales: weight.float() * scales.unsqueeze(1)
 )

@@ -72,7 +72,10 @@ _TIES = "tie_word_embeddings"
 
 
 def tied_notes(model: Any, saved_bytes: int) -> Iterator[str]:
-    """Sentences about the two tensors that one tensor of the model has become."""
+    """Sentences about the two tensors that one tensor of the model has become.
+
+    ExecuTorch stores equal constants once, as they are where no delegate has the output layer.
+    """
     if saved_bytes:
         yield (
             "Weights that are equal in a delegate and outside of it are stored once: the program "
@@ -80,6 +83,8 @@ def tied_notes(model: Any, saved_bytes: int) -> Iterator[str]:
         )
     elif model is not None and _ties_embeddings(model.config):
         table, layer = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        if _are_equal(getattr(table, "qdata", None), getattr(layer, "qdata", None)):
+            return
         yield (
             "The model's embeddings are its output layer's weights, too; the program has both "
             f"({_stored(table)} and {_stored(layer)}), since they are quantized or laid out "
@@ -92,6 +97,12 @@ def _ties_embeddings(config: Any) -> bool:
     """Of a model of several modalities, either configuration may say it."""
     parts = (config.get_text_config(decoder=True), config)
     return bool(next((p.tie_word_embeddings for p in parts if hasattr(p, _TIES)), False))
+
+
+def _are_equal(values: torch.Tensor | None, others: torch.Tensor | None) -> bool:
+    if values is None or others is None or values.shape != others.shape:
+        return False
+    return bool((values == others).all())
 
 
 def _stored(weight: Any) -> str:
