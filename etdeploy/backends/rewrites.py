@@ -54,8 +54,6 @@ REWRITES: dict[str, Rewrite] = {
         arches=("x86_64",),
         kernel=True,
         for_texts=True,
-        unless_asked="it was only measured on a processor without AVX-512; to use it, name it in "
-        "export.rewrites",
     ),
     "constants": Rewrite("computes values that do not depend on the inputs during the export"),
     "attention": Rewrite("computes attention without checking each row of scores for a full mask"),
@@ -95,15 +93,20 @@ def with_idle(names: Sequence[str], idle: Sequence[str]) -> tuple[tuple[str, ...
 
 
 def chosen_rewrites(
-    wanted: str | Sequence[str], offered: Sequence[str], scheme: str | None, arch: str | None
+    wanted: str | Sequence[str],
+    offered: Sequence[str],
+    scheme: str | None,
+    arch: str | None,
+    no_kernels: str = "",
 ) -> Chosen:
     """Choose the rewrites that a recipe names, or that are known to help.
 
     `wanted` is `auto`, `none`, or names, of which one may be `auto`; `offered` are the backend's.
+    With `no_kernels`, the reason as a clause, `auto` leaves out those that need a kernel.
     """
     names, left_out = [], {}
     for name in (each for each in REWRITES if each in offered):
-        reason = _why_not(name, wanted, scheme, arch)
+        reason = _why_not(name, wanted, scheme, arch, no_kernels)
         if reason:
             left_out[name] = reason
         else:
@@ -111,7 +114,9 @@ def chosen_rewrites(
     return Chosen(tuple(names), left_out)
 
 
-def _why_not(name: str, wanted: str | Sequence[str], scheme: str | None, arch: str | None) -> str:
+def _why_not(
+    name: str, wanted: str | Sequence[str], scheme: str | None, arch: str | None, no_kernels: str
+) -> str:
     """A clause; empty for a rewrite that is tried."""
     rewrite = REWRITES[name]
     if wanted == NONE:
@@ -128,4 +133,4 @@ def _why_not(name: str, wanted: str | Sequence[str], scheme: str | None, arch: s
     if rewrite.arches is not None and arch not in rewrite.arches:
         measured = ", ".join(rewrite.arches)
         return f"it was measured only on {measured}, and the target is {arch or 'not known'}"
-    return rewrite.unless_asked
+    return rewrite.unless_asked or (no_kernels if rewrite.kernel else "")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from etdeploy.backends.base import Backend
 from etdeploy.backends.registry import backend_of
+from etdeploy.backends.rewrites import LINEARS, REWRITES
 from etdeploy.backends.values import PlannedRun
 from etdeploy.core.errors import Blocker, BuildError, CheckError, joined
 from etdeploy.core.hashing import digest_json
@@ -56,6 +57,7 @@ from etdeploy.plan.rules import (
     source_build,
     source_options,
 )
+from etdeploy.program.generation import LINEAR_KERNELS
 from etdeploy.program.model import Program
 from etdeploy.recipe.model import Recipe
 from etdeploy.recipe.rules.remedies import with_settings
@@ -390,7 +392,13 @@ def _position(name: str) -> tuple[int, str]:
 def run_notes(
     recipe: Recipe, requirements: Requirements, program: Program | None, target: Target
 ) -> Iterator[str]:
-    """What to know about a run with the program's backends."""
+    """What to know about a run with the program's backends and kernels."""
+    arches = REWRITES[LINEARS].arches or ()
+    if program and target.arch not in arches and LINEAR_KERNELS & {*program.operators}:
+        yield (
+            f"The program's linear layers are computed by a kernel for {', '.join(arches)}, which "
+            f"is slow on {target.arch}. Export the model for {target.name}."
+        )
     for backend in _backends(requirements):
         yield from backend.plan_notes(
             PlannedRun(

@@ -332,16 +332,10 @@ def _parts(subject: TuneSubject) -> Iterator[Knob | LeftOut]:
 def _rewrites(subject: TuneSubject) -> Iterator[Knob | LeftOut]:
     recipe = subject.recipe
     if recipe.is_language_model and not has_encoder(recipe.model.task):
-        asked = recipe.model_copy(
-            update={"export": recipe.export.model_copy(update={"rewrites": (AUTO, LINEARS)})}
-        )
-        if left := rewrites_of(asked, subject.target.arch).left_out.get(LINEARS):
+        left = rewrites_of(recipe, subject.target.arch).left_out.get(LINEARS)
+        if left:
             yield LeftOut(key=REWRITES, reason=f"only {LINEARS} is for such a model, and {left}")
-        else:
-            yield _knob(
-                subject, REWRITES, ([AUTO, LINEARS],), "which is faster depends on the processor"
-            )
-        return
+            return
     yield _knob(subject, REWRITES, (AUTO, NONE), "a rewrite may be slower on some processors")
 
 
@@ -404,7 +398,8 @@ _APPLIES: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "export.calibration": _scheme_in(*SEARCHED_SCHEMES, *STATIC_SCHEMES),
     REWRITES: lambda export: (
         _backend_has("rewrites")(export)
-        and (LINEARS not in export.get("rewrites", ()) or _scheme_in(*SEARCHED_SCHEMES)(export))
+        # Of a language model, the only one is for these schemes.
+        and ("generation" not in export or _scheme_in(*SEARCHED_SCHEMES)(export))
     ),
     ATTENTION: _backend_has("own_kernels"),
     CACHE: _backend_has("own_kernels"),

@@ -79,7 +79,7 @@ struct ChannelwiseAvx2 {
     }
     for (int64_t i = 0; i < inputs; i += 16) {
       if (row == 0) {
-        prefetch(values + kAtOnce * i, kAtOnce * 16);
+        prefetch(values + kAtOnce * (inputs + i), kAtOnce * 16);
       }
       __m256i weights[kAtOnce];
       ETDEPLOY_UNROLL
@@ -131,7 +131,7 @@ struct ChannelwiseVnni {
     }
     for (int64_t i = 0; i < inputs; i += 64) {
       if (row == 0) {
-        prefetch(values + kAtOnce * i, kAtOnce * 64);
+        prefetch(values + kAtOnce * (inputs + i), kAtOnce * 64);
       }
       const __mmask64 there = inputs - i >= 64 ? ~0ULL : 0xffffffffULL;
       __m512i weights[kAtOnce];

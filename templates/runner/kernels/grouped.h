@@ -94,7 +94,7 @@ struct GroupedAvx2 {
     }
     for (int64_t b = 0, left = groups.shared; b < blocks; ++b) {
       if (row == 0 && first == 0) {
-        prefetch(values, kBytes);
+        prefetch(values + blocks * kBytes, kBytes);
       }
       __m256i whole[ROWS][PARTS];
       ETDEPLOY_UNROLL
@@ -195,11 +195,11 @@ struct GroupedVnni {
     }
     for (int64_t b = 0, left = groups.shared; b < blocks; ++b) {
       __m512i whole[ROWS][PARTS];
+      if (row == 0) {
+        prefetch(groups.values + PARTS * (blocks + b) * kBytes, PARTS * kBytes);
+      }
       ETDEPLOY_UNROLL
       for (int p = 0; p < PARTS; ++p) {
-        if (row == 0) {
-          prefetch(values + p * blocks * kBytes, kBytes);
-        }
         ETDEPLOY_UNROLL
         for (int r = 0; r < ROWS; ++r) {
           whole[r][p] = _mm512_set1_epi32(offsets[r * blocks]);

@@ -117,11 +117,11 @@ ETDEPLOY_AVX2 inline void round_row_avx2(const float* x, int64_t size, int8_t* t
 }
 #endif
 
-// With few rows, memory limits the product, and the processor's own prefetching ends at each page.
-ETDEPLOY_INLINE void prefetch(const void* values, int64_t bytes) {
-  constexpr int64_t kAhead = 4096;
-  for (int64_t line = 0; line < bytes; line += 64) {
-    __builtin_prefetch(static_cast<const char*>(values) + kAhead + line);
+// Loads weights that are read next into the cache. With few rows, memory limits the product, and the
+// processor's own prefetching ends at each page, and with each of the rows that are read side by side.
+ETDEPLOY_INLINE void prefetch(const void* next, int64_t count) {
+  for (int64_t line = 0; line < count; line += 64) {
+    __builtin_prefetch(static_cast<const char*>(next) + line, 0, 2);
   }
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from etdeploy.backends.rewrites import (
@@ -59,20 +61,45 @@ def test_a_kernel_is_for_its_architecture_and_scheme() -> None:
     asked = ("auto", LINEARS)
     for arch in ("x86_64", None):
         assert LINEARS in chosen_rewrites(asked, ALL, "8da4w", arch).names
+    assert LINEARS in chosen_rewrites("auto", ALL, "8da4w", "x86_64").names
+    assert "x86_64" in chosen_rewrites("auto", ALL, "8da4w", None).left_out[LINEARS]
     other = chosen_rewrites(asked, ALL, "8da4w", "aarch64").left_out[LINEARS]
     assert not lacks(other, "x86_64", "aarch64")
     assert "8da4w" in chosen_rewrites(asked, ALL, "8da8w", "x86_64").left_out[LINEARS]
-    alone = chosen_rewrites("auto", ALL, "8da4w", "x86_64").left_out[LINEARS]
-    assert not lacks(alone, "AVX-512", "export.rewrites")
 
 
 def test_a_language_model_has_only_what_is_for_texts() -> None:
-    recipe = make_recipe(
-        model={"hf": "some/model"}, export={"quantization": "8da4w", "rewrites": ["auto", LINEARS]}
-    )
+    recipe = make_recipe(model={"hf": "some/model"}, export={"quantization": "8da4w"})
     assert rewrites_of(recipe, "x86_64").names == (LINEARS,)
     found = rewrites_of(recipe, "aarch64")
     assert (found.names, [*found.left_out]) == ((), [LINEARS])
+
+
+@pytest.mark.parametrize(
+    ("changes", "app", "reason"),
+    [
+        ({}, True, "app.runtime"),
+        ({"generation": {"layout": "executorch"}}, False, "layout executorch"),
+        ({"generation": {"attention": "stock"}}, False, "attention is stock"),
+    ],
+)
+def test_a_runtime_without_kernels_gets_none_unless_one_is_named(
+    changes: dict[str, Any], app: bool, reason: str
+) -> None:
+    export = {"quantization": "8da4w", **changes}
+    recipe = make_recipe(model={"hf": "some/model"}, export=export)
+    found = rewrites_of(recipe, "x86_64", app=app)
+    assert LINEARS not in found.names
+    assert reason in found.left_out[LINEARS]
+    named = make_recipe(
+        model={"hf": "some/model"}, export={**export, "rewrites": ["auto", LINEARS]}
+    )
+    assert LINEARS in rewrites_of(named, "x86_64", app=app).names
+
+
+def test_an_app_that_is_built_from_source_has_the_kernels() -> None:
+    recipe = make_recipe(export={"quantization": "8da4w"}, app={"runtime": "source"})
+    assert LINEARS in rewrites_of(recipe, "x86_64", app=True).names
 
 
 def test_none_takes_none() -> None:

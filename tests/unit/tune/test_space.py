@@ -115,7 +115,7 @@ def test_backends_that_cannot_run_there_are_named_with_the_reason() -> None:
 def test_a_language_model_has_the_kernel_of_its_architecture_to_try() -> None:
     space = make_space("llm-xnnpack", target=TARGETS["linux-x86_64"])
     [rewrites] = [knob.values for knob in space.knobs if knob.key == "export.rewrites"]
-    assert rewrites == ("auto", ["auto", "linears"])
+    assert rewrites == ("auto", "none")
     schemes = {
         dict(each.changes).get("export.quantization", "8da4w")
         for each in space.candidates

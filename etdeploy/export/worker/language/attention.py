@@ -7,7 +7,6 @@ layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
@@ -28,6 +27,7 @@ from etdeploy.export.worker.language.cache_places import (
     packed_size,
     unpacked,
 )
+from etdeploy.export.worker.operators import register_operator
 
 GROUPED = "etdeploy_grouped"
 KERNEL = "etdeploy_kernel"
@@ -400,23 +400,6 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
     """The rotary embedding of x, of shape ([1,] heads, S, d), by angles of shape (1, S, d)."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
-
-
-def register_operator(
-    name: str, arguments: str, computed: Callable[..., torch.Tensor], fake: Callable[..., Any]
-) -> Any:
-    """Registers an operator that gives a tensor, and its variant with an output argument."""
-
-    def computed_into(*given: Any, out: torch.Tensor) -> torch.Tensor:
-        return out.copy_(computed(*given))
-
-    torch.library.define(name, f"({arguments}) -> Tensor")
-    torch.library.define(f"{name}.out", f"({arguments}, *, Tensor(a!) out) -> Tensor(a!)")
-    torch.library.impl(name, "CompositeExplicitAutograd")(computed)
-    torch.library.impl(f"{name}.out", "CompositeExplicitAutograd")(computed_into)
-    torch.library.register_fake(name)(fake)
-    namespace, _, own = name.partition("::")
-    return getattr(getattr(torch.ops, namespace), own).default
 
 
 ATTENTION = register_operator(

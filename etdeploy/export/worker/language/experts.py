@@ -22,7 +22,7 @@ from transformers.integrations.moe import ExpertsInterface, _default_apply_gate
 
 from etdeploy.export.worker.backends.base import patched
 from etdeploy.export.worker.failures import UnsupportedModelError
-from etdeploy.export.worker.language.attention import register_operator
+from etdeploy.export.worker.operators import register_operator
 
 JOINED, SEPARATE, ROUTED = "etdeploy_joined", "etdeploy_separate", "etdeploy_routed"
 # In all layers together: each adds about a second to the export, and a few microseconds to a token.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from etdeploy.export.worker.language.attention import register_operator
+from etdeploy.export.worker.operators import register_operator
 from etdeploy.export.worker.rewrites.base import RewriteLog
 
 # Outputs and inputs that stand together, and inputs whose products fit 32 bits, see linear.h.
