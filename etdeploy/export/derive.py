@@ -29,7 +29,7 @@ from etdeploy.export.spec import (
     HfModel,
     TaskInput,
 )
-from etdeploy.program.generation import layout_for
+from etdeploy.program.generation import attention_of, layout_for
 from etdeploy.recipe.document import KeyPath, SourceLocation
 from etdeploy.recipe.llm_config import llm_files, soc_in, with_files
 from etdeploy.recipe.model import Recipe
@@ -56,8 +56,6 @@ def export_spec(
     recipe: Recipe,
     places: Mapping[KeyPath, SourceLocation] = MappingProxyType({}),
     arch: str | None = None,
-    *,
-    app: bool = False,
 ) -> ExportSpec:
     """Takes from a recipe what determines the program.
 
@@ -65,7 +63,6 @@ def export_spec(
         recipe: Loaded, with absolute paths.
         places: Where its keys are, for messages.
         arch: The instruction set of the target; None where it is not known.
-        app: Whether it is for an app.
 
     Raises:
         RecipeError: A reference names no function, or a finished program cannot use it.
@@ -123,7 +120,7 @@ def export_spec(
         group_size=export.group_size if _has_groups(recipe) else None,
         soc=export.soc if backend.socs else None,
         options=option_values(backend.options, export.options),
-        rewrites=rewrites_of(recipe, arch, app=app).names,
+        rewrites=rewrites_of(recipe, arch).names,
         profiled=backend.profile_compiled and recipe.benchmark.profile,
         custom_ops=export.custom_ops,
         strict=export.strict,
@@ -135,7 +132,7 @@ def export_spec(
     )
 
 
-def rewrites_of(recipe: Recipe, arch: str | None, *, app: bool = False) -> Chosen:
+def rewrites_of(recipe: Recipe, arch: str | None) -> Chosen:
     """Which rewrites of the graph are tried, and why not the others.
 
     A language model without an encoder has its own formulation, which leaves little to rewrite;
@@ -147,20 +144,18 @@ def rewrites_of(recipe: Recipe, arch: str | None, *, app: bool = False) -> Chose
     offered = backend_named(export.backend).rewrites
     if recipe.is_language_model and not has_encoder(recipe.model.task):
         offered = tuple(name for name in offered if REWRITES[name].for_texts)
-    no_kernels = _why_no_kernels(recipe, app)
+    no_kernels = "" if _needs_kernels(recipe) else _ANY_RUNTIME
     return chosen_rewrites(export.rewrites, offered, export.quantization, arch, no_kernels)
 
 
-def _why_no_kernels(recipe: Recipe, app: bool) -> str:
-    """Why the program must do without etdeploy's kernels, as a clause; empty where it need not."""
-    asked = recipe.export.generation
-    if app and recipe.app.runtime != "source":
-        return "ExecuTorch's releases for apps lack its kernel, which app.runtime source has"
-    if asked and asked.layout == "executorch":
-        return "the layout executorch is for runtimes without its kernel"
-    if asked and asked.attention == "stock":
-        return "export.generation.attention is stock, as runtimes without its kernel need it"
-    return ""
+_ANY_RUNTIME = "without it, any runtime can run the program; to use it, name it in export.rewrites"
+
+
+def _needs_kernels(recipe: Recipe) -> bool:
+    """Whether the program has etdeploy's kernel for attention, which only its runner has."""
+    attention = attention_of(recipe)
+    layout = layout_for(recipe.export.generation or ExportGeneration())
+    return attention is not None and attention[0] == "kernel" and layout != "executorch"
 
 
 def _program(named: str, revision: str | None) -> dict[str, Any]:

@@ -153,8 +153,7 @@ def explain(resolved: Resolved) -> Explanation:
 def _rewrites(resolved: Resolved) -> tuple[ReasonedChoice, ...]:
     recipe, made = resolved.job.loaded.recipe, resolved.exported
     found = made.rewrites if made else None
-    app = resolved.job.app is not None
-    return rewrite_choices(recipe, rewrites_of(recipe, resolved.job.target.arch, app=app), found)
+    return rewrite_choices(recipe, rewrites_of(recipe, resolved.job.target.arch), found)
 
 
 def _changes(before: RuntimePlan, now: RuntimePlan) -> tuple[PlanChange, ...]:

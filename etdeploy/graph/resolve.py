@@ -206,8 +206,7 @@ def resolve(job: Job, lookups: Lookups | None = None) -> Resolved:
 def export_spec_of(job: Job) -> ExportSpec:
     """What to export and for what; `soc: auto` becomes the SoC that the device reports."""
     places = job.loaded.places
-    asked = export_spec(job.loaded.recipe, places, job.target.arch, app=job.app is not None)
-    spec = fit_context(asked, places)
+    spec = fit_context(export_spec(job.loaded.recipe, places, job.target.arch), places)
     soc = wanted_soc(job, backend_named(str(spec.backend))) if spec.soc else None
     changes: dict[str, Any] = {"speech": job.speech, **({"soc": soc} if soc else {})}
     observation = job.observation

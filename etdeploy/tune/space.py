@@ -336,7 +336,17 @@ def _rewrites(subject: TuneSubject) -> Iterator[Knob | LeftOut]:
         if left:
             yield LeftOut(key=REWRITES, reason=f"only {LINEARS} is for such a model, and {left}")
             return
-    yield _knob(subject, REWRITES, (AUTO, NONE), "a rewrite may be slower on some processors")
+    more = ([AUTO, LINEARS],) if _may_name_linears(subject) else ()
+    reason = "a rewrite may be slower on some processors"
+    yield _knob(subject, REWRITES, (AUTO, NONE, *more), reason)
+
+
+def _may_name_linears(subject: TuneSubject) -> bool:
+    """Whether naming the rewrite gives another program than the default, with a scheme for it."""
+    export = subject.recipe.export.model_copy(update={"rewrites": (AUTO, LINEARS)})
+    named = subject.recipe.model_copy(update={"export": export})
+    fits = LINEARS in rewrites_of(named, subject.target.arch).names
+    return fits and LINEARS not in rewrites_of(subject.recipe, subject.target.arch).names
 
 
 def _generation(subject: TuneSubject) -> Iterator[Knob | LeftOut]:
@@ -399,7 +409,10 @@ _APPLIES: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     REWRITES: lambda export: (
         _backend_has("rewrites")(export)
         # Of a language model, the only one is for these schemes.
-        and ("generation" not in export or _scheme_in(*SEARCHED_SCHEMES)(export))
+        and (
+            (not export.get("generation") and LINEARS not in export.get("rewrites", ()))
+            or _scheme_in(*SEARCHED_SCHEMES)(export)
+        )
     ),
     ATTENTION: _backend_has("own_kernels"),
     CACHE: _backend_has("own_kernels"),

@@ -130,10 +130,10 @@ class SimulatedBench:
 
 
 def make_subject(
-    recipe: str = "xnnpack", metrics: Sequence[str] = (), **changes: Any
+    bundled: str = "xnnpack", metrics: Sequence[str] = (), **changes: Any
 ) -> TuneSubject:
     """What a space is derived from: this machine with two cores, and no other backend."""
-    loaded = load_recipe(recipe)
+    loaded = load_recipe(bundled)
     own = loaded.recipe.export.backend
     values: dict[str, Any] = {
         "recipe": loaded.recipe,
@@ -148,6 +148,6 @@ def make_subject(
     return TuneSubject(**values)
 
 
-def make_space(recipe: str = "xnnpack", metrics: Sequence[str] = (), **changes: Any) -> Space:
+def make_space(bundled: str = "xnnpack", metrics: Sequence[str] = (), **changes: Any) -> Space:
     """The space of a recipe on this machine."""
-    return derive_space(make_subject(recipe, metrics, **changes))
+    return derive_space(make_subject(bundled, metrics, **changes))

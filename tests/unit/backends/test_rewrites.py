@@ -76,30 +76,23 @@ def test_a_language_model_has_only_what_is_for_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "app", "reason"),
+    ("model", "generation"),
     [
-        ({}, True, "app.runtime"),
-        ({"generation": {"layout": "executorch"}}, False, "layout executorch"),
-        ({"generation": {"attention": "stock"}}, False, "attention is stock"),
+        ({"hf": "some/model"}, {"layout": "executorch"}),
+        ({"hf": "some/model"}, {"attention": "stock"}),
+        ({"hf": "some/model"}, {"context": 256}),
+        ({"example": "transformer"}, None),
     ],
 )
-def test_a_runtime_without_kernels_gets_none_unless_one_is_named(
-    changes: dict[str, Any], app: bool, reason: str
+def test_a_program_that_any_runtime_can_run_gets_no_kernel_unless_it_is_named(
+    model: dict[str, str], generation: dict[str, Any] | None
 ) -> None:
-    export = {"quantization": "8da4w", **changes}
-    recipe = make_recipe(model={"hf": "some/model"}, export=export)
-    found = rewrites_of(recipe, "x86_64", app=app)
+    export = {"quantization": "8da4w", **({"generation": generation} if generation else {})}
+    found = rewrites_of(make_recipe(model=model, export=export), "x86_64")
     assert LINEARS not in found.names
-    assert reason in found.left_out[LINEARS]
-    named = make_recipe(
-        model={"hf": "some/model"}, export={**export, "rewrites": ["auto", LINEARS]}
-    )
-    assert LINEARS in rewrites_of(named, "x86_64", app=app).names
-
-
-def test_an_app_that_is_built_from_source_has_the_kernels() -> None:
-    recipe = make_recipe(export={"quantization": "8da4w"}, app={"runtime": "source"})
-    assert LINEARS in rewrites_of(recipe, "x86_64", app=True).names
+    assert not lacks(found.left_out[LINEARS], "any runtime", "export.rewrites")
+    named = make_recipe(model=model, export={**export, "rewrites": ["auto", LINEARS]})
+    assert LINEARS in rewrites_of(named, "x86_64").names
 
 
 def test_none_takes_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from etdeploy.tune.space import (
     require_key,
 )
 from tests.support.facts import lacks
+from tests.support.runtime_values import make_recipe
 from tests.support.tune_bench import make_space
 
 
@@ -125,6 +127,23 @@ def test_a_language_model_has_the_kernel_of_its_architecture_to_try() -> None:
     other = make_space("llm-xnnpack", target=TARGETS["linux-aarch64"])
     [reason] = [out.reason for out in other.left_out if out.key == "export.rewrites"]
     assert not lacks(reason, "linears", "x86_64", "aarch64")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "target", "more"),
+    [
+        ("8da4w", "linux-x86_64", [["auto", "linears"]]),
+        ("8da4w", "linux-aarch64", []),
+        ("8da8w", "linux-x86_64", []),
+    ],
+)
+def test_a_model_of_any_runtime_has_the_kernel_to_try(
+    scheme: str, target: str, more: list[Any]
+) -> None:
+    recipe = make_recipe(model={"example": "transformer"}, export={"quantization": scheme})
+    space = make_space(target=TARGETS[target], recipe=recipe)
+    [rewrites] = [knob.values for knob in space.knobs if knob.key == "export.rewrites"]
+    assert rewrites == ("auto", "none", *more)
 
 
 def test_a_fixed_key_stays() -> None:
