@@ -21,7 +21,7 @@ programs, which later runs take from there.
 tells the perplexity of a model in 32-bit floats with each of the caches, on etdeploy's own texts in
 parts of 1,024 tokens. Bound for int8: within 0.5 % of that with 32-bit floats.
 
-    python benchmarks/llm.py --speculation [--scheme 8da4w] [--rewrites auto linears] [--threads 1]
+    python benchmarks/llm.py --speculation [--scheme 8da4w] [--rewrites none] [--threads 1]
         [--pairs 3]
 
 compares `benchmark.generation.speculation: lookup` with none, on texts of SmolLM2-135M-Instruct
@@ -29,7 +29,7 @@ compares `benchmark.generation.speculation: lookup` with none, on texts of SmolL
 texts without repetitions. Bounds: at least 2 times as fast where most is copied, and 0.97 times
 where nothing is.
 
-    python benchmarks/llm.py --agreement 0.7 --scheme 8da8w [--rewrites auto linears] [--threads 1]
+    python benchmarks/llm.py --agreement 0.7 --scheme 8da8w [--rewrites none] [--threads 1]
         [--pairs 3] [--kept FOLDER]
 
 compares a draft model with none: two models of random weights, in the shapes of Llama-3.2-1B and of

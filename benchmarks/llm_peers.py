@@ -1,7 +1,7 @@
 """A language model in etdeploy's runner and in other engines, in turn, with the same weights.
 
     python benchmarks/llm_peers.py --gguf FILE --model FOLDER [--folder FOLDER] [--engines ...]
-        [--caches float32 int8] [--rewrites auto linears] [--prefill-tokens 512] [--threads 1 2]
+        [--caches float32 int8] [--rewrites none] [--prefill-tokens 512] [--threads 1 2]
         [--prompts 128 512] [--positions 100 1900] [--rounds 3] [--json]
 
 `--gguf` is a file of the model, from which llama.cpp's formats are made, and `--model` the same
