@@ -174,6 +174,15 @@ def test_notes_know_the_soc(soc: str, program: str | None, told: bool) -> None:
     assert any("The HTP of SM8350 (V68)" in note for note in notes) == told
 
 
+@pytest.mark.parametrize(("target", "told"), [("linux-x86_64", False), ("android-arm64", True)])
+def test_a_program_with_kernels_of_another_processor_is_told(target: str, told: bool) -> None:
+    program = make_program(make_method(operators=("etdeploy::channelwise_linear.out",)))
+    notes = make_plan(_NO_PROFILE, program, target).notes
+    slow = [note for note in notes if "slow" in note]
+    assert len(slow) == told
+    assert not any(lacks(note, "x86_64", "aarch64", target) for note in slow)
+
+
 def test_mac_runners_are_built_on_a_mac() -> None:
     plan = make_plan(_NO_PROFILE, _DELEGATED, "macos-arm64")
     assert "on linux-x86_64" in _blockers(plan)
