@@ -58,7 +58,7 @@ def emit(
         edge._config_methods = {**(edge._config_methods or {}), **constants}
     with (
         explain_errors("making the program failed:", graphs(methods)),
-        _shortened(spec),
+        _shortened(spec, emits=True),
         _conditional(spec, edge, methods),
     ):
         made = edge.to_executorch(_backend_config(spec, edge, methods))
@@ -85,14 +85,18 @@ def _conditional(
 
 
 @contextmanager
-def _shortened(spec: ExportSpec) -> Iterator[None]:
+def _shortened(spec: ExportSpec, *, emits: bool = False) -> Iterator[None]:
     """Without what ExecuTorch repeats: most of its time, minutes for a large graph."""
     if not shortens(spec) or not may_replace_parts(spec):
         yield
         return
-    from etdeploy.export.worker.lowering.upstream_patches import upstream_patches
+    from etdeploy.export.worker.lowering.upstream_patches import (
+        signatures_listed_once,
+        upstream_patches,
+    )
 
-    with upstream_patches(), lowering_of(spec).shortened():
+    listing = signatures_listed_once() if emits else nullcontext()
+    with upstream_patches(), lowering_of(spec).shortened(), listing:
         yield
 
 
