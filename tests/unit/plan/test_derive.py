@@ -175,7 +175,7 @@ def test_notes_know_the_soc(soc: str, program: str | None, told: bool) -> None:
 
 
 @pytest.mark.parametrize(("target", "told"), [("linux-x86_64", False), ("android-arm64", True)])
-def test_a_program_with_kernels_of_another_processor_is_told(target: str, told: bool) -> None:
+def test_a_program_with_kernels_of_another_processor_has_a_note(target: str, told: bool) -> None:
     program = make_program(make_method(operators=("etdeploy::channelwise_linear.out",)))
     notes = make_plan(_NO_PROFILE, program, target).notes
     slow = [note for note in notes if "slow" in note]
