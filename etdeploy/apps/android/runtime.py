@@ -51,7 +51,7 @@ _STOCK = (
     "Use ExecuTorch's own operators: --set export.generation.layout=executorch   or --set "
     "export.generation.attention=stock"
 )
-_NO_LINEARS = "Leave the linear layers in the delegate: --set export.rewrites=auto"
+_NO_LINEARS = "Leave the linear layers in the delegate: --set export.rewrites="
 
 
 def choose_runtime(
@@ -186,7 +186,9 @@ def _operator_blockers(recipe: Recipe, program: Program) -> Iterator[Blocker]:
         remedies = [_BUILD_IT]
         if component == KERNELS_ETDEPLOY:
             linears = LINEAR_KERNELS & {*names}
-            remedies = [_NO_LINEARS] * bool(linears) + [_STOCK] * (len(names) > len(linears))
+            # Of a language model, `auto` may have the rewrite, and there is no other to lose.
+            other = f"{_NO_LINEARS}{'none' if recipe.is_language_model else 'auto'}"
+            remedies = [other] * bool(linears) + [_STOCK] * (len(names) > len(linears))
             remedies.append(f"or {_BUILD_IT[0].lower()}{_BUILD_IT[1:]}")
         yield Blocker(
             what=f"operators of {names[0].split('::')[0]}::",

@@ -1,6 +1,6 @@
-// Products of rows with weights of 8 bits, of which each output shares a scale, or of 4, of which each
-// group does. A row is rounded to 8 bits first, with a scale and a zero point of its own; sums of
-// products are integers.
+// Products of rows with quantized weights: of 8 bits with a scale for each output, or of 4 bits with a
+// scale for each group. Each row is first rounded to 8 bits with its own scale and zero point, and
+// sums of products are integers.
 #pragma once
 
 #include <cstdint>

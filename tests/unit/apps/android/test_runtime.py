@@ -102,6 +102,12 @@ def test_the_published_library_is_refused_with_the_reason_and_a_way_out(
     assert all(remedy in str(caught.value.remedy) for remedy in remedies)
 
 
+def test_a_language_model_leaves_all_rewrites_out_for_the_published_library() -> None:
+    with pytest.raises(BuildError) as caught:
+        chosen(program("etdeploy::grouped_linear.out"), "prebuilt", model={"hf": "some/model"})
+    assert "--set export.rewrites=none" in str(caught.value.remedy)
+
+
 @pytest.mark.parametrize("choice", ["auto", "prebuilt", "source"])
 def test_a_backend_that_runs_on_no_android_is_refused_however_it_is_built(
     choice: str,
